@@ -1,0 +1,109 @@
+# llmd - `make help` lists the targets.
+
+VERSION := 0.1.0
+B       ?= build
+CC      ?= cc
+OPT     ?= -O2
+# SAN=address,undefined or SAN=thread: a build with sanitizers (give it a B of its own)
+SAN     ?=
+# GOLDEN=DIR: `make check` runs the full reference data of that folder instead of tests/golden
+GOLDEN  ?=
+
+WARN    := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wno-missing-field-initializers
+CFLAGS  ?= $(OPT) -g
+ALL_CFLAGS := -std=gnu17 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread -Ishm -MMD -MP \
+              -DLLMD_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+LDFLAGS ?=
+ALL_LDFLAGS := -pthread $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN))
+
+# ---- what is built from what ----
+SHM_SRC    := $(wildcard shm/*.c)
+CLIENT_SRC := $(wildcard client/*.c client/text/*.c)
+GPU_SRC    := $(wildcard gpu/*.c gpu/cpu/*.c)
+APP_SRC    := $(wildcard appliance/*.c appliance/model/*.c)
+CTL_SRC    := $(wildcard tools/llmctl/*.c)
+SUPPORT_SRC:= $(wildcard tests/support/*.c)
+TEST_SRC   := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/e2e/test_*.c tests/fault/test_*.c)
+BENCH_SRC  := $(wildcard tests/bench/*.c)
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+SHM_O := $(call obj,$(SHM_SRC))
+CLIENT_O := $(call obj,$(CLIENT_SRC))
+GPU_O := $(call obj,$(GPU_SRC))
+APP_O := $(call obj,$(APP_SRC))
+CTL_O := $(call obj,$(CTL_SRC))
+SUPPORT_O := $(call obj,$(SUPPORT_SRC))
+TESTS := $(patsubst %.c,$(B)/%,$(TEST_SRC))
+BENCHES := $(patsubst %.c,$(B)/%,$(BENCH_SRC))
+# everything of the engine but its main(), for tests
+CORE_O := $(filter-out $(B)/obj/appliance/main.o,$(APP_O)) $(GPU_O) $(CLIENT_O) $(SHM_O)
+
+CLIENT_LIBS := -lpcre2-8 -lmsgpackc
+ENGINE_LIBS := -luring -lnuma -lmsgpackc -lxxhash -lm
+JEMALLOC    := $(if $(SAN),,-ljemalloc)
+
+.PHONY: all help deps run check check-all test-build bench clean format
+.DEFAULT_GOAL := all
+
+all: deps ## build everything into build/
+	@$(MAKE) --no-print-directory $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a
+
+help: ## this list
+	@echo 'make [TARGET] [B=build-folder] [CC=gcc|clang] [SAN=address,undefined|thread] [GOLDEN=folder]'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
+
+deps: ## install the Debian packages that are missing (through sudo where not root)
+	@sh etc/deps.sh
+
+run: all ## fetch the small model, start an engine, stream an answer (PROMPT="...")
+	@B=$(B) sh tools/run.sh
+
+check: all ## run the tests (plain, ASan + UBSan, TSan); fetches the small model
+	@B=$(B) GOLDEN='$(GOLDEN)' MAKE='$(MAKE)' CC='$(CC)' sh tests/check.sh quick
+
+check-all: all ## the same with exhaustive shapes and seeds, and soaks
+	@B=$(B) GOLDEN='$(GOLDEN)' MAKE='$(MAKE)' CC='$(CC)' sh tests/check.sh all
+
+bench: all ## speed, as ratios measured side by side on this machine
+	@$(MAKE) --no-print-directory bench-build
+	@B=$(B) sh tests/bench/bench.sh
+
+clean: ## remove build folders
+	rm -rf build build-*
+
+format: ## clang-format every source file
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+# ---- rules ----
+.PHONY: test-build bench-build
+test-build: $(TESTS) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so
+bench-build: $(BENCHES)
+
+# AVX2 sources: chosen at run time, so only these files may use the instructions
+$(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += -O3 -mavx2 -mfma -mf16c
+$(CLIENT_O) $(SHM_O): ALL_CFLAGS += -fPIC -fvisibility=hidden
+
+$(B)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c -o $@ $<
+
+$(B)/llmd: $(APP_O) $(GPU_O) $(SHM_O)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(JEMALLOC)
+
+$(B)/libllmclient.a: $(CLIENT_O) $(SHM_O)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(B)/libllmclient.so: $(CLIENT_O) $(SHM_O)
+	$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libllmclient.so.1 -o $@ $^ $(CLIENT_LIBS)
+	@ln -sf libllmclient.so $(B)/libllmclient.so.1
+
+$(B)/llmctl: $(CTL_O) $(B)/libllmclient.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -lm
+
+$(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(CORE_O)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+.SECONDARY:

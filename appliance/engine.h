@@ -1,0 +1,108 @@
+/* engine.h - the scheduling core: requests in, completions out. No file descriptor, no socket, no
+ * clock of its own but clock_gettime; the io loop (appliance/loop.h) drives it, tests drive it with
+ * a backend of their own.
+ *
+ *     engine_create(&e, &config, ops, gpu, &m, board, &sink, &f);
+ *     engine_submit(e, client, generation, &sqe, tokens, now)  for each entry that was swept in
+ *     while (engine_has_work(e))
+ *         engine_step(e);             // forms a step, runs it, hands results to the sink
+ *
+ * States of a sequence
+ *
+ *     engine_submit          admit              prompt done            stop, length, cancel, client
+ * gone FREE -> WAITING -----------> PREFILL ----------------> DECODE ----------------------->
+ * ENDING -> FREE ^                   |                         |             the final is always
+ * delivered;
+ *               +-------------------+-------------------------+             tokens that wait for
+ * ring room preempt (blocks freed, tokens kept)               keep the slot, not the KV blocks
+ *
+ * Invariants
+ *   1. Exactly one final per choice, always.
+ *   2. A step holds every running decode first (rotating where max_num_batched_tokens is below
+ * their number), then prefill chunks in order of arrival, each at most prefill_chunk rows.
+ *   3. A token is in the sequence's history before it is offered to the ring; `sent` only grows. A
+ * full ring loses nothing and stalls nobody else.
+ *   4. A block with references > 1 is never written.
+ *   5. No allocation after engine_create.
+ */
+#ifndef LLMD_ENGINE_H
+#define LLMD_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../gpu/gpu.h"
+#include "../shm/board.h"
+#include "../shm/llm_abi.h"
+
+struct engine;
+
+struct engine_config {
+    uint32_t max_model_len;          /* prompt + output, tokens */
+    uint32_t max_num_seqs;           /* running at once */
+    uint32_t max_num_batched_tokens; /* rows of a step */
+    uint32_t prefill_chunk; /* rows of one sequence's prefill in a step; 0: no cap of its own */
+    uint32_t max_requests;  /* sequences known at once, waiting ones included */
+    uint32_t n_blocks;      /* KV blocks of the pool */
+    uint32_t vocab;
+    const int32_t *eog; /* (n_eog) ascending */
+    uint32_t n_eog;
+    uint64_t numerics_id;
+};
+
+/* Where completions go: implemented by appliance/clients.c over ring_engine, by tests over an
+ * array. `client` is the slot that was given to engine_submit; the core calls these only between
+ * engine_create and the client's drop. */
+struct engine_sink {
+    void *context;
+    uint32_t (*token_room)(void *context, uint32_t client); /* token completions that fit now */
+    void (*put)(void *context, uint32_t client, const struct llm_cqe *cqe,
+                const struct llm_result *result);
+};
+
+/* Allocates everything. `board` may be NULL (tests). The backend is open, loaded, and its pool
+ * made. */
+int engine_create(struct engine **out, const struct engine_config *config,
+                  const struct gpu_ops *ops, struct gpu *gpu, struct llm_board *board,
+                  const struct engine_sink *sink, struct fail *f);
+void engine_destroy(struct engine *e);
+
+/* Finals that this entry will bring (for ring_taken): 1, or `choices` for GENERATE, at least 1. */
+uint32_t engine_finals(const struct llm_sqe *copy);
+
+/* True if the sequences that this entry needs can be taken now. False: leave it in the ring
+ * (back-pressure). */
+bool engine_can_take(const struct engine *e, const struct llm_sqe *copy);
+
+/* A buffer of max_model_len tokens for the next engine_submit: the tokens are copied straight into
+ * the history. Valid after engine_can_take said true. */
+int32_t *engine_token_buffer(struct engine *e);
+
+/* Takes a validated-in-copy entry over: parameters are checked here, and a bad one is answered with
+ * ERROR completions through the sink, at once. Entries of op NOP and CANCEL are answered at once
+ * too. */
+void engine_submit(struct engine *e, uint32_t client, const struct llm_sqe *copy, uint64_t now_ns);
+
+/* The client is gone: its sequences end without completions; their blocks are free when this
+ * returns (no step is in flight between calls). */
+void engine_drop_client(struct engine *e, uint32_t client);
+
+/* True if a step could be run now. */
+bool engine_has_work(const struct engine *e);
+
+/* One step. 0, or the backend's code: then every running request has ended with LLM_EENGINE. */
+int engine_step(struct engine *e);
+
+/* Offers waiting tokens and finals to the rings again: all of `client`. Call when the client made
+ * room. */
+void engine_deliver(struct engine *e, uint32_t client);
+/* True if tokens or finals of this client wait for ring room. */
+bool engine_holds(const struct engine *e, uint32_t client);
+
+/* SIGTERM: ends everything with CANCELLED finals (what is waiting: ERROR LLM_ESHUTDOWN). */
+void engine_shutdown(struct engine *e);
+
+uint32_t engine_running(const struct engine *e);
+uint32_t engine_waiting(const struct engine *e);
+
+#endif

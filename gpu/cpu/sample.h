@@ -1,0 +1,32 @@
+/* sample.h - from a row of logits to a token and its log-probability.
+ *
+ * Sums over the vocabulary run in fixed slices of SAMPLE_SLICE logits merged in order (pure logits,
+ * rule 7), so the result is a pure function of (logits, output). Definition of the draw: gpu.h,
+ * struct gpu_sampling; temperature first, then top_k, top_p, min_p, as the project's `sampling`
+ * reference data has them (tests/golden/sampling/meta.json). Never fails: NaN logits count as
+ * -infinity; if nothing is left, token 0 with the lowest log-probability.
+ */
+#ifndef LLMD_CPU_SAMPLE_H
+#define LLMD_CPU_SAMPLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../gpu.h"
+
+enum { SAMPLE_SLICE = 1024 };
+
+size_t sample_scratch_bytes(uint32_t vocab);
+
+struct sample_kernels {
+    struct gpu_result (*row)(const float *logits, uint32_t vocab, const struct gpu_output *out,
+                             void *scratch);
+};
+extern const struct sample_kernels sample_plain, sample_avx2; /* same bits */
+
+/* For tests: the whole distribution after temperature, top_k, top_p, min_p: probs (vocab) f32, 0
+ * for what was cut. */
+void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_sampling *s,
+                         float *probs, void *scratch);
+
+#endif

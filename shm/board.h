@@ -1,0 +1,98 @@
+/* board.h - the board: POSIX shared memory /llmd.<instance>, mode 0640, LLM_BOARD_BYTES long.
+ *
+ * Written by the engine alone, never read back by it; for observers (status, top, metrics) and the
+ * post-mortem: it outlives a crash. `magic` is stored last, with release; an observer loads it
+ * first, with acquire. Counters are relaxed u64 with one writer.
+ *
+ *   0x0000  identity: immutable once magic is set
+ *   0x0800  state, heartbeat
+ *   0x0840  counters
+ *   0x1000  histograms
+ *   0x4000  last errors: a ring of texts
+ */
+#ifndef LLMD_BOARD_H
+#define LLMD_BOARD_H
+
+#include "segment.h"
+
+#define LLM_MAGIC_BOARD 0x4452414f424d4c4cULL /* "LLMBOARD" */
+
+enum { LLM_BOARD_BYTES = 65536, LLM_BOARD_ERRORS = 16, LLM_BOARD_ERROR_TEXT = 240 };
+
+/* Log-linear: 8 buckets an octave from 2^10 ns (1.024 us) to 2^37 ns (137 s); bucket 0 holds what
+ * is below, the last what is above. Bucket of v: order_read board_bucket(). */
+enum {
+    LLM_HIST_SUB = 8,
+    LLM_HIST_MIN_LOG2 = 10,
+    LLM_HIST_MAX_LOG2 = 37,
+    LLM_HIST_BUCKETS = (LLM_HIST_MAX_LOG2 - LLM_HIST_MIN_LOG2) * LLM_HIST_SUB + 2
+};
+
+struct llm_histogram {
+    order_u64 count, sum_ns, max_ns;
+    order_u64 bucket[LLM_HIST_BUCKETS];
+};
+
+static inline uint32_t llm_histogram_bucket(uint64_t ns)
+{
+    if (ns < 1ull << LLM_HIST_MIN_LOG2)
+        return 0;
+    uint32_t log2 = 63 - (uint32_t)__builtin_clzll(ns);
+    if (log2 >= LLM_HIST_MAX_LOG2)
+        return LLM_HIST_BUCKETS - 1;
+    return 1 + (log2 - LLM_HIST_MIN_LOG2) * LLM_HIST_SUB + (uint32_t)(ns >> (log2 - 3) & 7);
+}
+/* Lower edge of bucket i, nanoseconds. */
+static inline uint64_t llm_histogram_edge(uint32_t i)
+{
+    if (!i)
+        return 0;
+    uint32_t octave = (i - 1) / LLM_HIST_SUB + LLM_HIST_MIN_LOG2, sub = (i - 1) % LLM_HIST_SUB;
+    return (uint64_t)(LLM_HIST_SUB + sub) << (octave - 3);
+}
+
+struct llm_board_error {
+    order_u64 t_ns; /* CLOCK_REALTIME, 0: empty; stored last */
+    int64_t code;
+    char text[LLM_BOARD_ERROR_TEXT];
+};
+
+struct llm_board {
+    order_u64 magic;
+    uint16_t abi_major, abi_minor;
+    uint32_t pid;
+    uint64_t epoch, numerics_id, started_ns; /* CLOCK_REALTIME */
+    uint8_t model_digest[16], vocab_digest[16];
+    char instance[64], model[128], quantization[32], backend[32], numerics[96], version[32];
+    uint32_t vocab, max_model_len, max_num_seqs, max_num_batched_tokens, prefill_chunk, threads;
+    uint32_t kv_block_size, kv_blocks_total;
+    uint64_t weights_bytes, kv_bytes, workspace_bytes;
+
+    alignas(0x800) order_u32 state; /* enum llm_state */
+    order_u32 reserved;
+    order_u64 heartbeat_ns, last_step_ns; /* CLOCK_MONOTONIC */
+
+    alignas(64) order_u64 running, waiting, clients; /* gauges */
+    order_u64 kv_blocks_free;                        /* unreferenced blocks, cached or not */
+    order_u64 steps, mixed_steps, rows, prefill_rows, decode_rows;
+    order_u64 max_rows_in_step, max_seqs_in_step;
+    order_u64 requests, refused, finished, cancelled, preemptions, prompt_tokens, output_tokens;
+    order_u64 clients_total, evictions, wakes, sleeps, backstop_rescues, board_lost;
+
+    alignas(0x1000) struct llm_histogram step; /* one step of the backend */
+    struct llm_histogram overhead;             /* the engine's own part between two busy steps */
+    struct llm_histogram ttft, itl,
+        queue; /* arrival to first token, between tokens, arrival to admission */
+
+    alignas(0x4000) order_u64 errors_written;
+    struct llm_board_error errors[LLM_BOARD_ERRORS];
+};
+
+_Static_assert(offsetof(struct llm_board, state) == 0x800 &&
+                   offsetof(struct llm_board, running) == 0x840 &&
+                   offsetof(struct llm_board, step) == 0x1000 &&
+                   offsetof(struct llm_board, errors_written) == 0x4000,
+               "board layout");
+_Static_assert(sizeof(struct llm_board) <= LLM_BOARD_BYTES, "board size");
+
+#endif
