@@ -1,4 +1,4 @@
-/* math.h - exp and log of the step path, in plain C without libm.
+/* math.h - exp, log and f16 conversion of the step path, in plain C without libm.
  *
  * Invariants:
  * 1. The result is a pure function of the argument's bits: every step is one IEEE operation or one
@@ -119,6 +119,36 @@ static inline float math_log(float x)
     float t = __builtin_fmaf(f2 * f, q, e * MATH_LN2_LO);
     t = __builtin_fmaf(-0.5f, f2, t);
     return __builtin_fmaf(e, MATH_LN2_HI, f + t);
+}
+
+/* f16 to f32: exact; a signalling NaN becomes quiet, its payload kept (as F16C does it). */
+static inline float math_from_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t rest = h & 0x7fffu;
+    if (rest > 0x7c00u)
+        return math_from_bits(sign | 0x7fc00000u | rest << 13);
+    if (rest == 0x7c00u)
+        return math_from_bits(sign | 0x7f800000u);
+    if (rest < 0x0400u) /* zero and denormals: an integer times 2^-24 */
+        return math_from_bits(sign | math_bits((float)rest * 0x1p-24f));
+    return math_from_bits(sign | ((rest << 13) + (112u << 23)));
+}
+
+/* f32 to f16, round to nearest even; from 65520 on infinity; NaN as F16C does it. */
+static inline uint16_t math_to_f16(float x)
+{
+    uint32_t b = math_bits(x), sign = b >> 16 & 0x8000u, rest = b & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+    if (rest >= 0x477ff000u) /* 65520, half way to the next power */
+        return (uint16_t)(sign | 0x7c00u);
+    if (rest < 0x38800000u) { /* below 2^-14: adding 0.5 leaves units of 2^-24 in the low bits */
+        float shifted = math_from_bits(rest) + 0.5f;
+        return (uint16_t)(sign | (math_bits(shifted) - math_bits(0.5f)));
+    }
+    uint32_t odd = rest >> 13 & 1u;
+    return (uint16_t)(sign | (rest - (112u << 23) + 0xfffu + odd) >> 13);
 }
 
 #endif
