@@ -1,0 +1,104 @@
+/* llmctl.h - llmctl: one file a subcommand, over libllmclient and the board.
+ *
+ * A cmd_ function gets the arguments from its own name on and returns the exit status: 0, 1 (it
+ * failed), 2 (usage), 130 (interrupted). Results go to stdout, words for people to stderr.
+ */
+#ifndef LLMCTL_H
+#define LLMCTL_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../client/llmclient.h"
+
+extern const char *ctl_instance; /* -i NAME, else $LLMD_INSTANCE, else "default" */
+
+int cmd_complete(int argc, char **argv);
+int cmd_score(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_detokenize(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+
+/* "llmctl: ..." to stderr; returns 1, so that a caller can `return ctl_error(...)`. */
+__attribute__((format(printf, 1, 2))) int ctl_error(const char *format, ...);
+/* The same for usage errors: returns 2 and names the help. */
+__attribute__((format(printf, 1, 2))) int ctl_usage(const char *format, ...);
+
+/* JSON on one line, 9 significant digits, never NaN; takes the reference. Returns 0, or 1 if stdout
+ * is gone. */
+int ctl_print_json(json_t *value);
+
+/* ---- token sources (source.c) ---- */
+
+struct ctl_tokens {
+    int32_t *ids; /* malloc'ed */
+    size_t n;
+};
+
+/* Reads a whole file, "-" is stdin. malloc'ed, NUL-terminated beyond *bytes. NULL after a message.
+ */
+char *ctl_read_file(const char *path, size_t *bytes);
+/* "1,2,3" or "[1, 2, 3]". 0 or an exit status after a message. */
+int ctl_tokens_from_text(const char *text, struct ctl_tokens *out);
+/* A JSON array, or, for a name that ends in .bin, little-endian int32. */
+int ctl_tokens_from_file(const char *path, struct ctl_tokens *out);
+int ctl_tokens_from_json(const json_t *array, struct ctl_tokens *out);
+int ctl_tokens_from_prompt(struct llm_tokenizer *t, const char *text, size_t bytes, unsigned flags,
+                           struct ctl_tokens *out);
+
+/* ---- jobs (job.c): requests and what came of them ---- */
+
+struct ctl_choice {
+    int32_t *tokens; /* (n) */
+    float *logprobs; /* (n) */
+    uint64_t *t_ns;  /* (n) when each token was taken from the ring */
+    size_t n, room;
+    bool done;
+    int32_t status;   /* < 0: refused or failed */
+    uint32_t fitting; /* with status: the number that would have fitted, or 0 */
+    uint32_t finish;
+    struct llm_result result;
+};
+
+struct ctl_job {
+    json_t *id; /* given by the user, or NULL */
+    struct ctl_tokens prompt;
+    struct llm_request request;
+    uint64_t t_submit_ns;
+    uint32_t n_choices, open; /* open: finals still owed */
+    struct ctl_choice *choices;
+};
+
+/* Submits all jobs over one connection and takes events until every final came. on_tokens (may be
+ * NULL) sees each event with tokens as it arrives. SIGINT cancels what runs and still collects it.
+ * 0, or an exit status after a message. */
+int ctl_run_jobs(struct llm_client *c, struct ctl_job *jobs, size_t n,
+                 void (*on_tokens)(void *context, const struct llm_event *e), void *context);
+void ctl_free_jobs(struct ctl_job *jobs, size_t n);
+bool ctl_interrupted(void);
+
+/* The result of a job as JSON; t may be NULL (no text then). */
+json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t);
+/* TTFT, tokens/s on one line to stderr. */
+void ctl_print_timing(const struct ctl_job *job);
+
+/* Detokenizes n tokens, control tokens shown or not. malloc'ed; NULL when out of memory. */
+char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, bool show_special,
+               size_t *bytes);
+
+/* Connects for `finals` requests at once; NULL after a message. */
+struct llm_client *ctl_connect(size_t finals, uint32_t spin_us);
+struct llm_tokenizer *ctl_tokenizer(struct llm_client *c); /* NULL after a message */
+
+/* ---- parameters (params.c) ---- */
+
+/* A whole decimal number in [min, max], or a float; 0, or 2 after a message naming `what`. */
+int ctl_parse_uint(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out);
+int ctl_parse_float(const char *what, const char *text, float *out);
+/* Reads a request's keys out of one JSON line: everything but the prompt. `where` is used in
+ * messages. */
+int ctl_request_from_json(const json_t *line, const char *where, struct llm_request *r);
+
+#endif

@@ -1,0 +1,104 @@
+/* main.c - llmctl: finds the subcommand; what they share for messages and output. */
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "llmctl.h"
+
+const char *ctl_instance = "default";
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} commands[] = {
+    {"complete", cmd_complete, "continue a text or token ids"},
+    {"score", cmd_score, "log-probabilities and perplexity of a text or token ids"},
+    {"tokenize", cmd_tokenize, "text to token ids"},
+    {"detokenize", cmd_detokenize, "token ids to text"},
+    {"status", cmd_status, "state and counters of an engine, also after it died"},
+};
+
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void help(FILE *out)
+{
+    fprintf(out, "usage: llmctl [-i INSTANCE] COMMAND [OPTION...]\n\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out,
+            "\nINSTANCE is the engine's --instance; without -i, $LLMD_INSTANCE, else \"default\".\n"
+            "llmctl COMMAND --help lists its options.\n");
+}
+
+int ctl_error(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("llmctl: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return 1;
+}
+
+int ctl_usage(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("llmctl: ", stderr);
+    vfprintf(stderr, format, args);
+    fputs("; see llmctl --help\n", stderr);
+    va_end(args);
+    return 2;
+}
+
+int ctl_print_json(json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY);
+    json_decref(value);
+    if (!text)
+        return ctl_error("out of memory for the result");
+    bool lost = puts(text) < 0 || fflush(stdout) != 0;
+    free(text);
+    return lost ? ctl_error("cannot write to standard output") : 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"instance", required_argument, NULL, 'i'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"version", no_argument, NULL, 'V'},
+                                            {NULL, 0, NULL, 0}};
+    if (getenv("LLMD_INSTANCE") && *getenv("LLMD_INSTANCE"))
+        ctl_instance = getenv("LLMD_INSTANCE");
+    int c;
+    while ((c = getopt_long(argc, argv, "+i:hV", options, NULL)) != -1)
+        switch (c) {
+        case 'i':
+            ctl_instance = optarg;
+            break;
+        case 'h':
+            help(stdout);
+            return 0;
+        case 'V':
+            puts("llmctl " LLMD_VERSION);
+            return 0;
+        default:
+            return 2;
+        }
+    if (optind == argc) {
+        help(stderr);
+        return 2;
+    }
+    argc -= optind;
+    argv += optind;
+    optind = 0; /* the subcommand scans its own arguments from the start */
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(argv[0], commands[i].name))
+            return commands[i].run(argc, argv);
+    return ctl_usage("there is no command \"%s\"", argv[0]);
+}

@@ -1,0 +1,109 @@
+/* params.c - a request's parameters, from flags and from JSON. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "llmctl.h"
+
+int ctl_parse_uint(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (end == text || *end || errno || strchr(text, '-') || v < min || v > max)
+        return ctl_usage("%s: \"%s\" is no whole number from %llu to %llu", what, text,
+                         (unsigned long long)min, (unsigned long long)max);
+    *out = v;
+    return 0;
+}
+
+int ctl_parse_float(const char *what, const char *text, float *out)
+{
+    char *end;
+    float v = strtof(text, &end);
+    if (end == text || *end || !isfinite(v))
+        return ctl_usage("%s: \"%s\" is no finite number", what, text);
+    *out = v;
+    return 0;
+}
+
+static int json_uint(const json_t *line, const char *where, const char *key, uint64_t max,
+                     uint64_t *out)
+{
+    const json_t *v = json_object_get(line, key);
+    if (!v)
+        return 0;
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) > max)
+        return ctl_error("%s: \"%s\" must be a whole number from 0 to %llu", where, key,
+                         (unsigned long long)max);
+    *out = (uint64_t)json_integer_value(v);
+    return 0;
+}
+
+static int json_float(const json_t *line, const char *where, const char *key, float *out)
+{
+    const json_t *v = json_object_get(line, key);
+    if (!v)
+        return 0;
+    if (!json_is_number(v))
+        return ctl_error("%s: \"%s\" must be a number", where, key);
+    *out = (float)json_number_value(v);
+    return 0;
+}
+
+static int json_flag(const json_t *line, const char *where, const char *key, uint32_t bit,
+                     uint32_t *flags)
+{
+    const json_t *v = json_object_get(line, key);
+    if (!v)
+        return 0;
+    if (!json_is_boolean(v))
+        return ctl_error("%s: \"%s\" must be true or false", where, key);
+    *flags = json_is_true(v) ? *flags | bit : *flags & ~bit;
+    return 0;
+}
+
+static int check_keys(const json_t *line, const char *where)
+{
+    static const char *const known[] = {"id",      "tokens",      "prompt",   "n",
+                                        "choices", "temperature", "top_k",    "top_p",
+                                        "min_p",   "ignore_eos",  "logprobs", "seed"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)line, key, value)
+    {
+        size_t i = 0, n = sizeof known / sizeof *known;
+        while (i < n && strcmp(key, known[i]))
+            i++;
+        if (i == n)
+            return ctl_error("%s: unknown key \"%.40s\"", where, key);
+    }
+    return 0;
+}
+
+int ctl_request_from_json(const json_t *line, const char *where, struct llm_request *r)
+{
+    uint64_t n = r->max_tokens, choices = r->choices, top_k = r->top_k, seed = r->seed;
+    if (!json_is_object(line))
+        return ctl_error("%s: not a JSON object", where);
+    int rc = check_keys(line, where);
+    rc = rc ? rc : json_uint(line, where, "n", UINT32_MAX, &n);
+    rc = rc ? rc : json_uint(line, where, "choices", LLM_CHOICES_MAX, &choices);
+    rc = rc ? rc : json_uint(line, where, "top_k", UINT32_MAX, &top_k);
+    rc = rc ? rc : json_uint(line, where, "seed", INT64_MAX, &seed);
+    rc = rc ? rc : json_float(line, where, "temperature", &r->temperature);
+    rc = rc ? rc : json_float(line, where, "top_p", &r->top_p);
+    rc = rc ? rc : json_float(line, where, "min_p", &r->min_p);
+    rc = rc ? rc : json_flag(line, where, "ignore_eos", LLM_SQE_IGNORE_EOS, &r->flags);
+    rc = rc ? rc : json_flag(line, where, "logprobs", LLM_SQE_LOGPROBS, &r->flags);
+    if (rc)
+        return rc;
+    if (!choices)
+        return ctl_error("%s: \"choices\" must be at least 1", where);
+    r->max_tokens = (uint32_t)n;
+    r->choices = (uint32_t)choices;
+    r->top_k = (uint32_t)top_k;
+    r->seed = seed;
+    return 0;
+}

@@ -1,0 +1,194 @@
+/* result.c - what came of a job, as JSON and as a line for people. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "llmctl.h"
+
+/* Bytes that one more token can bring at most: each of its bytes and of the held tail may become
+ * U+FFFD. */
+static size_t text_room(const struct llm_tokenizer *t, int32_t token)
+{
+    const char *bytes;
+    long n = llm_token_bytes(t, token, &bytes);
+    return 3 * (n > 0 ? (size_t)n : 0) + 64;
+}
+
+char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, bool show_special,
+               size_t *bytes)
+{
+    struct llm_detokenizer *d;
+    if (llm_detokenizer_open(&d, t, LLM_DETOK_UTF8 | (show_special ? LLM_DETOK_SHOW_SPECIAL : 0)) <
+        0)
+        return NULL;
+    size_t room = 0, used = 0;
+    char *text = NULL;
+    for (size_t i = 0; i <= n; i++) {
+        size_t need = used + (i < n ? text_room(t, tokens[i]) : 64);
+        if (need > room) {
+            char *grown = realloc(text, room = need * 2);
+            if (!grown)
+                goto fail;
+            text = grown;
+        }
+        long got = i < n ? llm_detokenize(d, tokens[i], text + used, room - used)
+                         : llm_detokenize_flush(d, text + used, room - used);
+        if (got < 0)
+            goto fail;
+        used += (size_t)got;
+    }
+    llm_detokenizer_close(d);
+    *bytes = used;
+    return text;
+
+fail:
+    llm_detokenizer_close(d);
+    free(text);
+    return NULL;
+}
+
+static json_t *number(double v)
+{
+    if (isnan(v))
+        return json_null();
+    return json_real(isinf(v) ? (v > 0 ? 3.40282347e38 : -3.40282347e38) : v);
+}
+
+static const char *finish_name(const struct ctl_choice *c)
+{
+    static const char *const names[] = {"none",    "stop",     "length",  "cancelled",
+                                        "timeout", "deadline", "refused", "error"};
+    if (c->status < 0)
+        return c->status == LLM_EENGINE || c->status == LLM_EOWNERDEAD || c->status == LLM_EEVICTED
+                   ? "error"
+                   : "refused";
+    return c->finish < sizeof names / sizeof *names ? names[c->finish] : "none";
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* gaps (n) ns sorted; nearest rank */
+static double quantile_us(const uint64_t *gaps, size_t n, double q)
+{
+    size_t rank = (size_t)ceil(q * (double)n);
+    return (double)gaps[rank ? rank - 1 : 0] * 1e-3;
+}
+
+static json_t *itl_json(const struct ctl_choice *c)
+{
+    json_t *o = json_object();
+    size_t n = c->n > 1 ? c->n - 1 : 0;
+    uint64_t *gaps = n ? malloc(n * sizeof *gaps) : NULL;
+    if (gaps) {
+        for (size_t i = 0; i < n; i++)
+            gaps[i] = c->t_ns[i + 1] - c->t_ns[i];
+        qsort(gaps, n, sizeof *gaps, by_value);
+    }
+    json_object_set_new(o, "p50", gaps ? number(quantile_us(gaps, n, 0.5)) : json_null());
+    json_object_set_new(o, "p95", gaps ? number(quantile_us(gaps, n, 0.95)) : json_null());
+    json_object_set_new(o, "p99", gaps ? number(quantile_us(gaps, n, 0.99)) : json_null());
+    json_object_set_new(o, "max", gaps ? number((double)gaps[n - 1] * 1e-3) : json_null());
+    free(gaps);
+    return o;
+}
+
+static json_t *timing_json(const struct ctl_job *job, const struct ctl_choice *c)
+{
+    json_t *o = json_object();
+    const struct llm_result *r = &c->result;
+    json_object_set_new(o, "queue_us",
+                        r->t_admit ? number((double)(r->t_admit - r->t_arrival) * 1e-3)
+                                   : json_null());
+    json_object_set_new(
+        o, "ttft_us", c->n ? number((double)(c->t_ns[0] - job->t_submit_ns) * 1e-3) : json_null());
+    json_object_set_new(o, "itl_us", itl_json(c));
+    return o;
+}
+
+static void set_tokens(json_t *o, const struct ctl_job *job, const struct ctl_choice *c,
+                       const struct llm_tokenizer *t)
+{
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < c->n; i++)
+        json_array_append_new(tokens, json_integer(c->tokens[i]));
+    json_object_set_new(o, "tokens", tokens);
+    size_t bytes;
+    char *text = t ? ctl_text(t, c->tokens, c->n, false, &bytes) : NULL;
+    if (text)
+        json_object_set_new(o, "text", json_stringn(text, bytes));
+    free(text);
+    if (!(job->request.flags & LLM_SQE_LOGPROBS))
+        return;
+    json_t *logprobs = json_array();
+    for (size_t i = 0; i < c->n; i++)
+        json_array_append_new(logprobs, number(c->logprobs[i]));
+    json_object_set_new(o, "logprobs", logprobs);
+}
+
+static void set_error(json_t *o, const struct ctl_choice *c)
+{
+    json_t *e = json_pack("{s:i, s:s}", "code", c->status, "message", llm_strerror(c->status));
+    if (c->fitting)
+        json_object_set_new(e, "fits", json_integer(c->fitting));
+    json_object_set_new(o, "error", e);
+}
+
+static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_choice *c,
+                       const struct llm_tokenizer *t)
+{
+    if (job->request.op == LLM_OP_SCORE) {
+        json_t *logprobs = json_array();
+        double sum = 0;
+        for (size_t i = 0; i < c->n; i++) {
+            json_array_append_new(logprobs, number(c->logprobs[i]));
+            sum += (double)c->logprobs[i];
+        }
+        json_object_set_new(o, "logprobs", logprobs);
+        if (c->n)
+            json_object_set_new(o, "perplexity", number(exp(-sum / (double)c->n)));
+    } else {
+        set_tokens(o, job, c, t);
+    }
+    json_object_set_new(o, "finish_reason", json_string(finish_name(c)));
+    if (c->status < 0)
+        set_error(o, c);
+    json_object_set_new(o, "timing", timing_json(job, c));
+}
+
+json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t)
+{
+    json_t *o = json_object();
+    if (job->id)
+        json_object_set(o, "id", job->id);
+    json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)job->prompt.n));
+    set_choice(o, job, &job->choices[0], t);
+    if (job->n_choices > 1) {
+        json_t *all = json_array();
+        for (uint32_t i = 0; i < job->n_choices; i++) {
+            json_t *one = json_pack("{s:i}", "choice", (int)i);
+            set_choice(one, job, &job->choices[i], t);
+            json_array_append_new(all, one);
+        }
+        json_object_set_new(o, "choices", all);
+    }
+    return o;
+}
+
+void ctl_print_timing(const struct ctl_job *job)
+{
+    const struct ctl_choice *c = &job->choices[0];
+    if (!c->n)
+        return;
+    double ttft_ms = (double)(c->t_ns[0] - job->t_submit_ns) * 1e-6;
+    double s = (double)(c->t_ns[c->n - 1] - c->t_ns[0]) * 1e-9;
+    fprintf(stderr, "[%zu prompt tokens, time to first token %.1f ms, %zu tokens", job->prompt.n,
+            ttft_ms, c->n);
+    if (c->n > 1 && s > 0)
+        fprintf(stderr, ", %.1f tokens/s", (double)(c->n - 1) / s);
+    fprintf(stderr, "]\n");
+}
