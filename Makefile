@@ -11,7 +11,7 @@ GOLDEN  ?=
 
 WARN    := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wno-missing-field-initializers
 CFLAGS  ?= $(OPT) -g
-ALL_CFLAGS := -std=gnu17 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread -Ishm -MMD -MP \
+ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE= $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -fno-strict-aliasing -pthread -Ishm -MMD -MP \
               -DLLMD_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 LDFLAGS ?=
 ALL_LDFLAGS := -pthread $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN))
