@@ -27,14 +27,17 @@ struct ring_client {
     const struct llm_pulse *pulse; /* mapped read-only */
     uint8_t *arena;                /* inside up */
     uint32_t sq_entries, cq_entries, max_inflight, arena_bytes;
-    uint32_t sq_tail;         /* private; entries written */
-    uint32_t cq_head;         /* private; completions taken */
-    uint32_t cq_released;     /* cq_head as last published */
-    uint32_t arena_head;      /* free-running byte cursor of the arena: next byte to hand out */
-    uint32_t arena_tail;      /* ... first byte still owned by the engine */
-    uint32_t arena_freed_seq; /* sq entries whose arena bytes were given back */
+    uint32_t sq_tail;     /* private; entries written */
+    uint32_t cq_head;     /* private; completions taken */
+    uint32_t cq_released; /* cq_head as last published */
+    uint32_t arena_head;  /* byte cursor of the arena, modulo 2 * arena_bytes: next to hand out */
+    uint32_t arena_tail;  /* ... first byte still owned by the engine */
+    uint32_t arena_freed_seq;               /* sq entries whose arena bytes were given back */
     uint32_t arena_end[LLM_SQ_ENTRIES_MAX]; /* per entry: arena_head after it */
     uint32_t inflight;                      /* finals owed to us */
+    uint32_t reserved_at, reserved_bytes; /* the span of the last ring_reserve, not yet submitted */
+    const char *broken; /* NULL, or a sentence: what the engine wrote makes no sense, and nothing
+                         * more is taken or submitted */
 };
 
 /* Sets the struct up over mapped segments. LLM_EPROTO if the down header does not agree with the
@@ -54,22 +57,24 @@ struct llm_sqe *ring_next(struct ring_client *r, uint32_t finals);
 
 /* Publishes the entry of ring_next: release sq_tail, C1, need_wakeup. Returns true if the engine
  * must be woken with FUTEX_WAKE(&up->sq_tail, 1): the caller does it. Many entries may be filled
- * before one ring_submit: ring_commit closes each. */
+ * before one ring_submit: ring_commit closes each. An entry with tokens names (a front part of) the
+ * span of the last ring_reserve. */
 void ring_commit(struct ring_client *r, uint32_t finals);
 bool ring_submit(struct ring_client *r);
 
-/* Copies the next completion and its result record (for DONE and ERROR) and takes it; false if
- * there is none. The head is published by ring_drained, at the latest when the ring is found empty.
- */
+/* Copies the next completion and its result record (for DONE and ERROR, else zeros) and takes it;
+ * false if there is none or the ring is `broken`. What it hands out has a known type, 1 ..
+ * LLM_CQE_TOKENS_MAX tokens in a TOKENS, and a choice below LLM_CHOICES_MAX. The head is published
+ * by ring_drained, at the latest when the ring is found empty. */
 bool ring_poll(struct ring_client *r, struct llm_cqe *cqe, struct llm_result *result);
 
 /* Publishes cq_head: release, C3, cq_held. Returns true if the engine must be woken with
  * FUTEX_WAKE(&up->cq_head, 1). */
 bool ring_drained(struct ring_client *r);
 
-/* Announces a sleep of the kind: cq_wait = kind, C2, recheck. Returns true if the caller may now
- * wait on down->cq_tail with the value *expected; false if there is something to take (cq_wait is
- * NONE again). */
+/* Announces a sleep of the kind: cq_wait = kind, C2, recheck. The head must be published:
+ * ring_drained first. Returns true if the caller may now wait on down->cq_tail with the value
+ * *expected; false if there is something to take (cq_wait is NONE again). */
 bool ring_wait_begin(struct ring_client *r, enum llm_wait kind, uint32_t *expected);
 void ring_wait_end(struct ring_client *r); /* cq_wait = NONE */
 
@@ -101,12 +106,14 @@ int ring_sweep(struct ring_engine *r, const char **why);
  * its seq is not the cursor. */
 int ring_take(struct ring_engine *r, struct llm_sqe *out, const char **why);
 
-/* Copies `n` tokens from the arena into dst. LLM_EPROTO if the span is outside or not aligned. */
+/* Copies copy->tokens_len tokens from the arena into dst, whose room the caller has checked.
+ * LLM_EPROTO if the span is outside or not aligned. */
 int ring_take_tokens(struct ring_engine *r, const struct llm_sqe *copy, int32_t *dst,
                      const char **why);
 
 /* Ends a take: sq_head + 1, release: entry and arena bytes belong to the client again. `finals` are
- * added to inflight; LLM_EPROTO if that exceeds max_inflight. */
+ * added to inflight; LLM_EPROTO if that exceeds max_inflight, or if completions that the client has
+ * not taken leave no room for them. */
 int ring_taken(struct ring_engine *r, uint32_t finals, const char **why);
 
 /* Entries that token completions may use now: never counts the last max_inflight ones. Reads
