@@ -24,7 +24,8 @@ APP_SRC    := $(wildcard appliance/*.c appliance/model/*.c)
 CTL_SRC    := $(wildcard tools/llmctl/*.c)
 SUPPORT_SRC:= $(wildcard tests/support/*.c)
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/e2e/test_*.c tests/fault/test_*.c)
-BENCH_SRC  := $(wildcard tests/bench/*.c)
+BENCH_SRC  := $(wildcard tests/bench/bench_*.c)
+BENCH_LIB  := $(filter-out $(BENCH_SRC),$(wildcard tests/bench/*.c))
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 SHM_O := $(call obj,$(SHM_SRC))
@@ -78,6 +79,7 @@ format: ## clang-format every source file
 .PHONY: test-build bench-build
 test-build: $(TESTS) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so
 bench-build: $(BENCHES)
+$(BENCHES): $(call obj,$(BENCH_LIB))
 
 # AVX2 sources: chosen at run time, so only these files may use the instructions
 $(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += -O3 -mavx2 -mfma -mf16c

@@ -1,0 +1,11 @@
+#!/bin/sh
+# `make bench`: every figure beside what it is compared with, taken in turns in one run.
+set -eu
+cd "$(dirname "$0")/../.."
+B=${B:-build}
+export B
+model=${LLMD_MODEL:-$(sh tools/fetch-model.sh)}
+echo "== through the rings: $(basename "$model")"
+"$B/tests/bench/bench_streams" "$model"
+echo "== the path alone"
+"$B/tests/bench/bench_rings" "$model"
