@@ -23,6 +23,8 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+/* Bounds that a compiler sees before it inlines: loops up to them unroll early, so that arrays of
+ * sums become registers (clang needs it). */
 enum { TILES_MAX = 4, VECTORS_MAX = 8 };
 
 /* Sums that fit in the registers: tiles of scores, vectors of o, for 1 .. ATTN_BLOCK_PAIRS pairs.
@@ -113,18 +115,18 @@ INLINE void score(const struct block *b, const char *const *tile, float *weights
 {
     __m256 sum[ATTN_BLOCK_PAIRS][TILES_MAX][2];
     UNROLL
-    for (unsigned p = 0; p < pairs; p++) {
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         UNROLL
-        for (unsigned t = 0; t < tiles; t++)
+        for (unsigned t = 0; t < TILES_MAX && t < tiles; t++)
             sum[p][t][0] = sum[p][t][1] = _mm256_setzero_ps();
     }
     for (uint32_t d = 0; d < b->head_dim; d++) {
         UNROLL
-        for (unsigned t = 0; t < tiles; t++) {
+        for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
             __m256 low = load8(tile[t], (size_t)d * ATTN_TILE, half);
             __m256 high = load8(tile[t], (size_t)d * ATTN_TILE + 8, half);
             UNROLL
-            for (unsigned p = 0; p < pairs; p++) {
+            for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
                 __m256 q = _mm256_broadcast_ss(b->q + (size_t)d * pairs + p);
                 sum[p][t][0] = _mm256_fmadd_ps(q, low, sum[p][t][0]);
                 sum[p][t][1] = _mm256_fmadd_ps(q, high, sum[p][t][1]);
@@ -132,9 +134,9 @@ INLINE void score(const struct block *b, const char *const *tile, float *weights
         }
     }
     UNROLL
-    for (unsigned p = 0; p < pairs; p++) {
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         UNROLL
-        for (unsigned t = 0; t < tiles; t++) {
+        for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
             _mm256_storeu_ps(weights + p * ATTN_SPAN + t * ATTN_TILE, sum[p][t][0]);
             _mm256_storeu_ps(weights + p * ATTN_SPAN + t * ATTN_TILE + 8, sum[p][t][1]);
         }
@@ -206,24 +208,24 @@ INLINE void add_key(const char *tile, size_t at, const float *weights, __m256 (*
     __m256 held[VECTORS_MAX];
     if (pairs < vectors) {
         UNROLL
-        for (unsigned p = 0; p < pairs; p++)
+        for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++)
             held[p] = _mm256_broadcast_ss(weights + p * ATTN_SPAN);
         UNROLL
-        for (unsigned v = 0; v < vectors; v++) {
+        for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++) {
             __m256 value = load8(tile, at + v * 8, half);
             UNROLL
-            for (unsigned p = 0; p < pairs; p++)
+            for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++)
                 sum[p][v] = _mm256_fmadd_ps(held[p], value, sum[p][v]);
         }
     } else {
         UNROLL
-        for (unsigned v = 0; v < vectors; v++)
+        for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++)
             held[v] = load8(tile, at + v * 8, half);
         UNROLL
-        for (unsigned p = 0; p < pairs; p++) {
+        for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
             __m256 weight = _mm256_broadcast_ss(weights + p * ATTN_SPAN);
             UNROLL
-            for (unsigned v = 0; v < vectors; v++)
+            for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++)
                 sum[p][v] = _mm256_fmadd_ps(weight, held[v], sum[p][v]);
         }
     }
@@ -237,9 +239,9 @@ INLINE void weigh(uint32_t head_dim, const struct span_keys *keys, unsigned from
 {
     __m256 sum[ATTN_BLOCK_PAIRS][VECTORS_MAX];
     UNROLL
-    for (unsigned p = 0; p < pairs; p++) {
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         UNROLL
-        for (unsigned v = 0; v < vectors; v++)
+        for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++)
             sum[p][v] =
                 first ? _mm256_setzero_ps() : _mm256_loadu_ps(o + (size_t)p * head_dim + d + v * 8);
     }
@@ -253,9 +255,9 @@ INLINE void weigh(uint32_t head_dim, const struct span_keys *keys, unsigned from
         }
     }
     UNROLL
-    for (unsigned p = 0; p < pairs; p++) {
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         UNROLL
-        for (unsigned v = 0; v < vectors; v++)
+        for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++)
             _mm256_storeu_ps(o + (size_t)p * head_dim + d + v * 8, sum[p][v]);
     }
 }
@@ -272,13 +274,16 @@ INLINE void weigh_heads(uint32_t head_dim, const struct span_keys *keys, unsigne
 }
 
 /* One pair goes on alone: keys that others of its block do not see. */
-static void weigh_rest(uint32_t head_dim, const struct span_keys *keys, unsigned from, unsigned end,
-                       const float *weights, float *o, bool half)
+static void weigh_rest_f16(uint32_t head_dim, const struct span_keys *keys, unsigned from,
+                           unsigned end, const float *weights, float *o)
 {
-    if (half)
-        weigh_heads(head_dim, keys, from, end, weights, o, 1, true, false);
-    else
-        weigh_heads(head_dim, keys, from, end, weights, o, 1, false, false);
+    weigh_heads(head_dim, keys, from, end, weights, o, 1, true, false);
+}
+
+static void weigh_rest_f32(uint32_t head_dim, const struct span_keys *keys, unsigned from,
+                           unsigned end, const float *weights, float *o)
+{
+    weigh_heads(head_dim, keys, from, end, weights, o, 1, false, false);
 }
 
 /* ---- one span of one block ---- */
@@ -310,56 +315,42 @@ INLINE void span_of_block(struct block *b, const struct span_keys *keys, float *
     float *weights = scratch, *o = scratch + ATTN_BLOCK_PAIRS * ATTN_SPAN;
     unsigned n[ATTN_BLOCK_PAIRS], common = ATTN_SPAN;
     float m[ATTN_BLOCK_PAIRS], l[ATTN_BLOCK_PAIRS];
-    for (unsigned p = 0; p < pairs; p++) {
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         n[p] = attn_visible(b->pos[p], keys->start);
         common = n[p] < common ? n[p] : common;
     }
     score_span(b, keys, (n[pairs - 1] + ATTN_TILE - 1) / ATTN_TILE, weights, pairs, half);
-    for (unsigned p = 0; p < pairs; p++)
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++)
         if (n[p])
             soften(weights + p * ATTN_SPAN, n[p], &m[p], &l[p]);
     weigh_heads(b->head_dim, keys, 0, common, weights, o, pairs, half, true);
-    for (unsigned p = 0; p < pairs; p++) {
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         if (n[p] > common)
-            weigh_rest(b->head_dim, keys, common, n[p], weights + p * ATTN_SPAN,
-                       o + (size_t)p * b->head_dim, half);
+            (half ? weigh_rest_f16 : weigh_rest_f32)(b->head_dim, keys, common, n[p],
+                                                     weights + p * ATTN_SPAN,
+                                                     o + (size_t)p * b->head_dim);
         if (n[p])
             merge(b, p, m[p], l[p], o + (size_t)p * b->head_dim, keys->start == 0);
     }
 }
 
-INLINE void span_of_any(struct block *b, const struct span_keys *keys, float *scratch, bool half)
-{
-    switch (b->pairs) {
-    case 1:
-        span_of_block(b, keys, scratch, 1, half);
-        break;
-    case 2:
-        span_of_block(b, keys, scratch, 2, half);
-        break;
-    case 3:
-        span_of_block(b, keys, scratch, 3, half);
-        break;
-    case 4:
-        span_of_block(b, keys, scratch, 4, half);
-        break;
-    case 5:
-        span_of_block(b, keys, scratch, 5, half);
-        break;
-    default:
-        span_of_block(b, keys, scratch, 6, half);
+/* One function for each count of pairs and each format: with both constant, the sums live in
+ * registers. */
+#define SPAN(pairs, half)                                                                          \
+    static void span_##pairs##_##half(struct block *b, const struct span_keys *keys,               \
+                                      float *scratch)                                              \
+    {                                                                                              \
+        span_of_block(b, keys, scratch, pairs, half);                                              \
     }
-}
+#define SPANS(half)                                                                                \
+    SPAN(1, half) SPAN(2, half) SPAN(3, half) SPAN(4, half) SPAN(5, half) SPAN(6, half)
+SPANS(0)
+SPANS(1)
 
-static void span_f16(struct block *b, const struct span_keys *keys, float *scratch)
-{
-    span_of_any(b, keys, scratch, true);
-}
-
-static void span_f32(struct block *b, const struct span_keys *keys, float *scratch)
-{
-    span_of_any(b, keys, scratch, false);
-}
+static void (*const spans[2][ATTN_BLOCK_PAIRS])(struct block *, const struct span_keys *,
+                                                float *) = {
+    {span_1_0, span_2_0, span_3_0, span_4_0, span_5_0, span_6_0},
+    {span_1_1, span_2_1, span_3_1, span_4_1, span_5_1, span_6_1}};
 
 /* ---- a group of pairs ---- */
 
@@ -427,10 +418,7 @@ static void walk_spans(const struct task *t, struct group *g)
             struct block *b = &g->block[i];
             if (b->pos[b->pairs - 1] < keys.start)
                 continue;
-            if (s->kv_type == GPU_KV_F16)
-                span_f16(b, &keys, g->span);
-            else
-                span_f32(b, &keys, g->span);
+            spans[s->kv_type == GPU_KV_F16][b->pairs - 1](b, &keys, g->span);
         }
     }
 }
