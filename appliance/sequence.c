@@ -1,0 +1,179 @@
+/* sequence.c - see sequence.h */
+#include "sequence.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kv_pool.h"
+
+enum { BUCKETS_MAX = 4096, STRIDE_ALIGN = 64 };
+
+static struct list *bucket_of(const struct sequence_table *t, uint32_t client)
+{
+    return &t->buckets[client & (t->n_buckets - 1)];
+}
+
+/* One mapping for all histories: address space now, pages when a slot uses them. */
+static int map_memory(struct sequence_table *t, struct fail *f)
+{
+    t->stride = (uint64_t)t->max_len * (sizeof(int32_t) + sizeof(float)) +
+                (uint64_t)kv_blocks_for(t->max_len) * sizeof(uint32_t);
+    t->stride = (t->stride + STRIDE_ALIGN - 1) & ~(uint64_t)(STRIDE_ALIGN - 1);
+    uint64_t bytes;
+    if (__builtin_mul_overflow(t->stride, t->max_requests, &bytes) || bytes > SIZE_MAX / 2)
+        return fail(f, -EINVAL,
+                    "%u requests of %u tokens are more than the address space holds: lower one",
+                    t->max_requests, t->max_len);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return fail(
+            f, -ENOMEM,
+            "cannot map %llu bytes for the histories of %u requests of %u tokens: lower one",
+            (unsigned long long)bytes, t->max_requests, t->max_len);
+    t->memory = at;
+    return 0;
+}
+
+static void bind_slot(struct sequence_table *t, uint32_t slot)
+{
+    struct sequence *s = &t->slots[slot];
+    uint8_t *at = t->memory + t->stride * slot;
+    s->tokens = (int32_t *)(void *)at;
+    s->logprobs = (float *)(void *)(at + (uint64_t)t->max_len * sizeof(int32_t));
+    s->blocks = (uint32_t *)(void *)(s->logprobs + t->max_len);
+    t->free_stack[t->max_requests - 1 - slot] = slot;
+}
+
+int sequence_table_create(struct sequence_table *t, uint32_t max_requests, uint32_t max_len,
+                          struct fail *f)
+{
+    *t = (struct sequence_table){.max_requests = max_requests, .max_len = max_len};
+    if (!max_requests || !max_len)
+        return fail(f, -EINVAL, "the engine needs room for at least one request of one token");
+    t->n_buckets = 1;
+    while (t->n_buckets < max_requests && t->n_buckets < BUCKETS_MAX)
+        t->n_buckets *= 2;
+    t->free_stack = calloc(max_requests, sizeof *t->free_stack);
+    t->slots = calloc(max_requests, sizeof *t->slots);
+    t->owners = calloc(max_requests, sizeof *t->owners);
+    t->buckets = calloc(t->n_buckets, sizeof *t->buckets);
+    int code = -ENOMEM;
+    if (!t->free_stack || !t->slots || !t->owners || !t->buckets)
+        fail(f, code, "no memory for %u requests", max_requests);
+    else
+        code = map_memory(t, f);
+    if (code < 0) {
+        sequence_table_destroy(t);
+        return code;
+    }
+    list_init(&t->free_owners);
+    for (uint32_t i = 0; i < t->n_buckets; i++)
+        list_init(&t->buckets[i]);
+    for (uint32_t i = 0; i < max_requests; i++) {
+        bind_slot(t, i);
+        list_insert_before(&t->free_owners, &t->owners[i].hash);
+    }
+    t->n_free = max_requests;
+    return 0;
+}
+
+void sequence_table_destroy(struct sequence_table *t)
+{
+    if (t->memory)
+        munmap(t->memory, t->stride * t->max_requests);
+    free(t->free_stack);
+    free(t->slots);
+    free(t->owners);
+    free(t->buckets);
+    *t = (struct sequence_table){0};
+}
+
+struct sequence_owner *sequence_owner(const struct sequence_table *t, uint32_t client)
+{
+    LIST_EACH (at, bucket_of(t, client)) {
+        struct sequence_owner *o = LIST_OF(at, struct sequence_owner, hash);
+        if (o->client == client)
+            return o;
+    }
+    return NULL;
+}
+
+static struct sequence_owner *owner_made(struct sequence_table *t, uint32_t client)
+{
+    struct sequence_owner *o = sequence_owner(t, client);
+    if (o)
+        return o;
+    assert(!list_empty(&t->free_owners)); /* there are as many owners as slots */
+    o = LIST_OF(t->free_owners.next, struct sequence_owner, hash);
+    list_remove(&o->hash);
+    list_insert_before(bucket_of(t, client), &o->hash);
+    o->client = client;
+    o->n_news = 0;
+    list_init(&o->all);
+    list_init(&o->news);
+    list_init(&o->due);
+    return o;
+}
+
+static void owner_free(struct sequence_table *t, struct sequence_owner *o)
+{
+    assert(list_empty(&o->news) && o->n_news == 0);
+    list_remove(&o->due);
+    list_remove(&o->hash);
+    list_insert_before(t->free_owners.next, &o->hash);
+}
+
+int32_t *sequence_next_tokens(struct sequence_table *t)
+{
+    assert(t->n_free > 0);
+    return t->slots[t->free_stack[t->n_free - 1]].tokens;
+}
+
+struct sequence *sequence_take(struct sequence_table *t, uint32_t client)
+{
+    assert(t->n_free > 0);
+    struct sequence *s = &t->slots[t->free_stack[--t->n_free]];
+    assert(s->state == SEQUENCE_FREE);
+    *s = (struct sequence){.owner = owner_made(t, client),
+                           .order = t->arrivals++,
+                           .state = SEQUENCE_WAITING,
+                           .tokens = s->tokens,
+                           .logprobs = s->logprobs,
+                           .blocks = s->blocks,
+                           .spare = KV_NO_BLOCK};
+    list_init(&s->news);
+    list_init(&s->queue);
+    list_init(&s->followers);
+    list_insert_before(&s->owner->all, &s->kin);
+    return s;
+}
+
+void sequence_release(struct sequence_table *t, struct sequence *s)
+{
+    assert(s->state != SEQUENCE_FREE && s->n_blocks == 0 && s->spare == KV_NO_BLOCK);
+    assert(list_empty(&s->queue) && list_empty(&s->followers));
+    struct sequence_owner *o = s->owner;
+    if (!list_empty(&s->news)) {
+        list_remove(&s->news);
+        o->n_news--;
+    }
+    list_remove(&s->kin);
+    s->state = SEQUENCE_FREE;
+    t->free_stack[t->n_free++] = (uint32_t)(s - t->slots);
+    if (list_empty(&o->all))
+        owner_free(t, o);
+}
+
+struct sequence *sequence_first(const struct sequence_owner *o)
+{
+    return list_empty(&o->all) ? NULL : LIST_OF(o->all.next, struct sequence, kin);
+}
+
+struct sequence *sequence_next(const struct sequence_owner *o, const struct sequence *s)
+{
+    return s->kin.next == &o->all ? NULL : LIST_OF(s->kin.next, struct sequence, kin);
+}

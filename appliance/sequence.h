@@ -1,0 +1,139 @@
+/* sequence.h - the sequences that the engine knows: slots, histories, owners. One choice of one
+ * request is one sequence.
+ *
+ * A slot's memory, one stride of a single mapping made at start and touched only as far as it is
+ * used:
+ *     tokens s32[max_len] | logprobs f32[max_len] | block table u32[max_len / 16, rounded up]
+ *
+ * Invariants
+ *   1. Free slots form a stack: the one used last is used next, so that few pages are ever touched.
+ *   2. 0 <= n_computed <= n_tokens <= max_len; the KV of positions below n_computed is in the pool.
+ *   3. Tokens of the history below `ready` may be delivered; `sent` of them, counted from `base`,
+ *      were. Neither ever shrinks.
+ *   4. An owner exists exactly while its client has a sequence.
+ */
+#ifndef LLMD_SEQUENCE_H
+#define LLMD_SEQUENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../gpu/fail.h"
+#include "../gpu/gpu.h"
+#include "../shm/llm_abi.h"
+#include "list.h"
+
+enum sequence_state {
+    SEQUENCE_FREE,
+    SEQUENCE_WAITING, /* in the queue, or among the followers of a leader; holds no blocks */
+    SEQUENCE_PREFILL, /* running; the history is not yet in the pool */
+    SEQUENCE_DECODE,  /* running; everything but the last token is in the pool */
+    SEQUENCE_ENDING   /* tokens wait for ring room; holds no blocks */
+};
+
+/* A client, as far as it has sequences. */
+struct sequence_owner {
+    uint32_t client;
+    uint32_t n_news;
+    struct list hash; /* the bucket's chain, or the free owners */
+    struct list all;  /* its sequences */
+    struct list news; /* those with tokens to deliver, the one whose turn is next first */
+    struct list due;  /* node: owners that the end of this step delivers to */
+};
+
+struct sequence {
+    struct sequence_owner *owner;
+    struct list kin;   /* node of owner->all */
+    struct list news;  /* node of owner->news */
+    struct list queue; /* node of the waiting queue or of a leader's followers */
+
+    uint64_t user_data;
+    uint64_t order;     /* of arrival: no two alike */
+    uint64_t admission; /* number of its last admission */
+    uint32_t choice;
+    enum sequence_state state;
+    enum llm_op op;
+    uint8_t flags;
+    enum llm_finish finish; /* ENDING */
+    struct gpu_sampling sampling;
+    uint32_t n_prompt, max_tokens;
+
+    int32_t *tokens; /* (n_tokens) the history, prompt first */
+    float *logprobs; /* of the same tokens; those of a GENERATE's prompt are not kept */
+    uint32_t n_tokens, n_computed;
+    uint32_t base, ready, sent;
+
+    uint32_t *blocks; /* (n_blocks) block table */
+    uint32_t n_blocks;
+    uint32_t rows; /* in the step that is being formed or run */
+
+    /* choices: the first one computes the prompt for all; the others wait on its list */
+    struct sequence *leader;      /* of a follower */
+    struct list followers;        /* of a leader */
+    uint32_t forks_from, n_forks; /* of a leader in a step: where its forks are in running[] */
+    bool fork;      /* in a step: its first token is drawn from the leader's last row */
+    uint32_t spare; /* of such a fork: the block that becomes its last one, or KV_NO_BLOCK */
+
+    uint64_t t_arrival, t_admit, t_first, t_last;
+    uint32_t preemptions;
+};
+
+struct sequence_table {
+    uint32_t max_requests, max_len, n_free;
+    uint32_t *free_stack;          /* (max_requests) slot numbers, the next one last */
+    struct sequence *slots;        /* (max_requests) */
+    uint8_t *memory;               /* (max_requests, stride) */
+    uint64_t stride;               /* bytes */
+    struct sequence_owner *owners; /* (max_requests) */
+    struct list free_owners;
+    struct list *buckets; /* (n_buckets) a power of two */
+    uint32_t n_buckets;
+    uint64_t arrivals;
+};
+
+/* 0; -EINVAL, -ENOMEM. */
+int sequence_table_create(struct sequence_table *t, uint32_t max_requests, uint32_t max_len,
+                          struct fail *f);
+void sequence_table_destroy(struct sequence_table *t);
+
+/* The token memory (max_len) of the slot that sequence_take hands out next; a slot must be free. */
+int32_t *sequence_next_tokens(struct sequence_table *t);
+
+/* A slot for that client, state WAITING, zero but for owner, order and memory. Its tokens are what
+ * sequence_next_tokens was filled with. A slot must be free. */
+struct sequence *sequence_take(struct sequence_table *t, uint32_t client);
+
+/* Gives the slot back; the sequence holds no blocks and is in no queue. Frees the owner with its
+ * last sequence. */
+void sequence_release(struct sequence_table *t, struct sequence *s);
+
+/* NULL where the client has no sequence. */
+struct sequence_owner *sequence_owner(const struct sequence_table *t, uint32_t client);
+/* Sequences of an owner; next is taken before `s` is released. NULL at the end. */
+struct sequence *sequence_first(const struct sequence_owner *o);
+struct sequence *sequence_next(const struct sequence_owner *o, const struct sequence *s);
+
+static inline bool sequence_running(const struct sequence *s)
+{
+    return s->state == SEQUENCE_PREFILL || s->state == SEQUENCE_DECODE;
+}
+
+/* Tokens of the history whose KV is needed before its next result: a scored prompt's last token is
+ * never an input. */
+static inline uint32_t sequence_inputs(const struct sequence *s)
+{
+    return s->op == LLM_OP_SCORE ? s->n_prompt - 1 : s->n_tokens;
+}
+
+/* Tokens whose KV will be needed in its whole life: the last token is never an input. */
+static inline uint32_t sequence_inputs_in_all(const struct sequence *s)
+{
+    return s->op == LLM_OP_SCORE ? s->n_prompt - 1 : s->n_prompt + s->max_tokens - 1;
+}
+
+static inline uint32_t sequence_unsent(const struct sequence *s)
+{
+    return s->ready - s->base - s->sent;
+}
+
+#endif
