@@ -7,14 +7,16 @@
  *     while (engine_has_work(e))
  *         engine_step(e);             // forms a step, runs it, hands results to the sink
  *
- * States of a sequence
+ * States of a sequence (F: free, W: waiting, P: prefill, D: decode, E: ending)
  *
- *     engine_submit          admit              prompt done            stop, length, cancel, client
- * gone FREE -> WAITING -----------> PREFILL ----------------> DECODE ----------------------->
- * ENDING -> FREE ^                   |                         |             the final is always
- * delivered;
- *               +-------------------+-------------------------+             tokens that wait for
- * ring room preempt (blocks freed, tokens kept)               keep the slot, not the KV blocks
+ *     F -> W   engine_submit
+ *     W -> P   admitted: a running place and blocks for the known history are free
+ *     W -> D   forked: a further choice takes over the computed prompt of the first
+ *     P -> D   the whole known history is computed, a token was drawn
+ *     P -> W, D -> W   preempted: blocks freed, tokens kept
+ *     W, P, D -> E     stop, length, cancel, error: no blocks; tokens that wait for ring room keep
+ *                      the slot
+ *     E -> F   the final is out; any -> F  the client is gone
  *
  * Invariants
  *   1. Exactly one final per choice, always.
@@ -61,7 +63,8 @@ struct engine_sink {
 };
 
 /* Allocates everything. `board` may be NULL (tests). The backend is open, loaded, and its pool
- * made. */
+ * made: max_rows and max_outputs are at least max_num_batched_tokens, max_seqs at least
+ * max_num_seqs, max_len at least max_model_len. */
 int engine_create(struct engine **out, const struct engine_config *config,
                   const struct gpu_ops *ops, struct gpu *gpu, struct llm_board *board,
                   const struct engine_sink *sink, struct fail *f);
@@ -75,12 +78,14 @@ uint32_t engine_finals(const struct llm_sqe *copy);
 bool engine_can_take(const struct engine *e, const struct llm_sqe *copy);
 
 /* A buffer of max_model_len tokens for the next engine_submit: the tokens are copied straight into
- * the history. Valid after engine_can_take said true. */
+ * the history. Valid after engine_can_take said true for a GENERATE or SCORE. Entries whose
+ * tokens_len exceeds max_model_len are submitted without copying: they are refused unread. */
 int32_t *engine_token_buffer(struct engine *e);
 
 /* Takes a validated-in-copy entry over: parameters are checked here, and a bad one is answered with
  * ERROR completions through the sink, at once. Entries of op NOP and CANCEL are answered at once
- * too. */
+ * too. A cancelled request ends within this call: tokens that the ring has no room for are dropped,
+ * and its final counts those that were put. */
 void engine_submit(struct engine *e, uint32_t client, const struct llm_sqe *copy, uint64_t now_ns);
 
 /* The client is gone: its sequences end without completions; their blocks are free when this
