@@ -1,0 +1,155 @@
+/* deliver.c - see deliver.h */
+#include "deliver.h"
+
+#include <assert.h>
+#include <string.h>
+
+void deliver_note(struct delivery *d, struct sequence *s)
+{
+    struct sequence_owner *o = s->owner;
+    if (list_empty(&s->news)) {
+        list_insert_before(&o->news, &s->news);
+        o->n_news++;
+    }
+    if (list_empty(&o->due))
+        list_insert_before(&d->due, &o->due);
+}
+
+static void forget_news(struct sequence *s)
+{
+    if (list_empty(&s->news))
+        return;
+    list_remove(&s->news);
+    s->owner->n_news--;
+}
+
+/* First token: time since arrival. Every later one: the gap to the one before; tokens that are
+ * published together have none between them. */
+static void time_tokens(struct delivery *d, struct sequence *s, uint32_t n, uint64_t now_ns)
+{
+    if (s->op == LLM_OP_GENERATE)
+        for (uint32_t i = 0; i < n; i++) {
+            if (i)
+                STATS_OBSERVE(d->stats, itl, 0);
+            else if (s->sent)
+                STATS_OBSERVE(d->stats, itl, stats_elapsed(s->t_last, now_ns));
+            else
+                STATS_OBSERVE(d->stats, ttft, stats_elapsed(s->t_arrival, now_ns));
+        }
+    if (!s->sent)
+        s->t_first = now_ns;
+    if (now_ns > s->t_last)
+        s->t_last = now_ns;
+}
+
+/* One entry of tokens. */
+static void put_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
+{
+    uint32_t unsent = sequence_unsent(s), at = s->base + s->sent;
+    uint32_t n = unsent < LLM_CQE_TOKENS_MAX ? unsent : (uint32_t)LLM_CQE_TOKENS_MAX;
+    struct llm_cqe c = {.user_data = s->user_data,
+                        .type = LLM_CQE_TOKENS,
+                        .count = (uint16_t)n,
+                        .position = s->op == LLM_OP_SCORE ? at : s->sent,
+                        .choice = s->choice};
+    memcpy(c.tokens, s->tokens + at, n * sizeof *c.tokens);
+    if (s->op == LLM_OP_SCORE || s->flags & LLM_SQE_LOGPROBS) {
+        c.flags = LLM_CQE_HAS_LOGPROBS;
+        memcpy(c.logprobs, s->logprobs + at, n * sizeof *c.logprobs);
+    }
+    time_tokens(d, s, n, now_ns);
+    s->sent += n;
+    d->sink->put(d->sink->context, s->owner->client, &c, NULL);
+}
+
+static void count_final(struct delivery *d, int32_t status, enum llm_finish finish)
+{
+    if (status < 0)
+        return;
+    if (finish == LLM_FINISH_CANCELLED)
+        STATS_ADD(d->stats, cancelled, 1);
+    else
+        STATS_ADD(d->stats, finished, 1);
+}
+
+static void put_final(struct delivery *d, struct sequence *s, int32_t status,
+                      enum llm_finish finish)
+{
+    assert(s->state == SEQUENCE_ENDING);
+    struct llm_cqe c = {.user_data = s->user_data,
+                        .status = status,
+                        .type = status < 0 ? LLM_CQE_ERROR : LLM_CQE_DONE,
+                        .finish = (uint16_t)(status < 0 ? LLM_FINISH_ERROR : finish),
+                        .position = status < 0 ? 0 : s->sent,
+                        .choice = s->choice};
+    struct llm_result r = {.t_arrival = s->t_arrival,
+                           .t_admit = s->t_admit,
+                           .t_first = s->t_first,
+                           .t_last = s->t_last,
+                           .numerics_id = d->numerics_id,
+                           .prompt_tokens = s->n_prompt,
+                           .output_tokens = s->op == LLM_OP_SCORE ? 0 : s->sent,
+                           .preemptions = s->preemptions};
+    count_final(d, status, finish);
+    d->sink->put(d->sink->context, s->owner->client, &c, &r);
+    forget_news(s);
+    sequence_release(d->table, s);
+}
+
+static uint32_t token_room(const struct delivery *d, const struct sequence_owner *o)
+{
+    return d->sink->token_room(d->sink->context, o->client);
+}
+
+void deliver_owner(struct delivery *d, struct sequence_owner *o, uint64_t now_ns)
+{
+    list_remove(&o->due);
+    uint32_t left = o->n_news; /* sequences that are still to be looked at */
+    while (left) {
+        struct sequence *s = LIST_OF(o->news.next, struct sequence, news);
+        assert(sequence_unsent(s) > 0);
+        if (!token_room(d, o))
+            return;
+        put_tokens(d, s, now_ns);
+        if (sequence_unsent(s)) {
+            list_remove(&s->news);
+            list_insert_before(&o->news, &s->news);
+            continue;
+        }
+        left--;
+        if (s->state == SEQUENCE_ENDING)
+            put_final(d, s, 0, s->finish); /* with the owner's last sequence the owner goes */
+        else
+            forget_news(s);
+    }
+}
+
+void deliver_due(struct delivery *d, uint64_t now_ns)
+{
+    while (!list_empty(&d->due))
+        deliver_owner(d, LIST_OF(d->due.next, struct sequence_owner, due), now_ns);
+}
+
+void deliver_end(struct delivery *d, struct sequence *s, int32_t status, enum llm_finish finish,
+                 uint64_t now_ns)
+{
+    while (sequence_unsent(s) && token_room(d, s->owner))
+        put_tokens(d, s, now_ns);
+    put_final(d, s, status, finish);
+}
+
+void deliver_answer(struct delivery *d, uint32_t client, const struct llm_sqe *q, uint32_t choice,
+                    int32_t status, uint32_t fits, uint64_t now_ns)
+{
+    struct llm_cqe c = {.user_data = q->user_data,
+                        .status = status,
+                        .type = status < 0 ? LLM_CQE_ERROR : LLM_CQE_DONE,
+                        .finish = (uint16_t)(status < 0 ? LLM_FINISH_REFUSED : LLM_FINISH_NONE),
+                        .position = fits,
+                        .choice = choice};
+    bool prompt = q->op == LLM_OP_GENERATE || q->op == LLM_OP_SCORE;
+    struct llm_result r = {.t_arrival = now_ns,
+                           .numerics_id = d->numerics_id,
+                           .prompt_tokens = prompt ? q->tokens_len : 0};
+    d->sink->put(d->sink->context, client, &c, &r);
+}
