@@ -74,6 +74,10 @@ struct model {
 /* Reads the description; the weights' bytes stay in the file until they are fetched. */
 int model_open(struct model **out, const char *path, struct fail *f);
 
+/* The tokenizer alone, of a model of any architecture or of a file that has no tensors: net holds
+ * no more than the vocabulary's size, and there is nothing to fetch. */
+int model_open_vocab(struct model **out, const char *path, struct fail *f);
+
 /* Where a backend takes the weights from: each fetch reads the tensor with io_uring, many reads in
  * flight. One thread at a time. `progress`, if not NULL, is called now and then with bytes read so
  * far and in total. */
