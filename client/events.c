@@ -1,0 +1,301 @@
+/* events.c - events in: taking completions, sleeping for them, and what happens when the engine is
+ * gone.
+ *
+ * Invariants
+ *   1. The head is published when a quarter of the ring was taken, and whenever the ring is found
+ *      empty: an engine that holds tokens for a full ring is never left waiting.
+ *   2. Whoever learns that the engine is gone looks at the ring once more before it says so: what
+ *      the engine published before its end is handed out.
+ *   3. A sleep is cut into slices, because no wake comes from an engine that died.
+ *
+ * Fences C2 and C3 stand in shm/ring_client.c; here are the futex calls that go with them.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "handle.h"
+
+enum { SPIN_BATCH = 64 };
+#define SLICE_NS                                                                                   \
+    100000000ull /* of a sleep; also how often a poller asks whether the engine lives */
+
+uint64_t client_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void client_wake(order_u32 *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+/* 0 when woken or the word is not `expected`; else -ETIMEDOUT, -EINTR, ... */
+static int futex_wait(const order_u32 *word, uint32_t expected, uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    if (!syscall(SYS_futex, word, FUTEX_WAIT, expected, &t, NULL, 0) || errno == EAGAIN)
+        return 0;
+    return -errno;
+}
+
+/* ---- the end of a handle ---- */
+
+void client_end(struct llm_client *c, int code, const char *format, ...)
+{
+    if (c->ended)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c->ended_text, sizeof c->ended_text, format, args);
+    va_end(args);
+    c->ended = code;
+}
+
+/* The engine's sentence, in one line of printable bytes. */
+static void evicted(struct llm_client *c)
+{
+    char text[LLM_EVICT_TEXT];
+    memcpy(text, c->ring.down->evict_text, sizeof text);
+    text[sizeof text - 1] = 0;
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7F)
+            *p = '?';
+    client_end(c, LLM_EEVICTED, "the engine has closed this client: %s", text);
+}
+
+static void look_at_memory(struct llm_client *c)
+{
+    if (c->ended)
+        return;
+    if (order_acquire(&c->ring.down->evicted)) /* pairs with ring_evict: its text came before */
+        evicted(c);
+    else if (c->ring.broken)
+        client_end(c, LLM_EPROTO, "%s", c->ring.broken);
+}
+
+int client_ended(struct llm_client *c)
+{
+    look_at_memory(c);
+    if (c->ended)
+        client_fail(c, c->ended, "%s", c->ended_text);
+    return c->ended;
+}
+
+/* Asks the socket whether the engine is still there. It says nothing after WELCOME: packets are
+ * dropped, a few at most. */
+static void look_at_socket(struct llm_client *c)
+{
+    uint8_t packet[LLM_CONTROL_MAX];
+    int n = 1;
+    for (int i = 0; i < 8 && (n > 0 || n == LLM_EPROTO); i++)
+        n = control_receive(c->socket, packet, sizeof packet, NULL, NULL);
+    if (n > 0 || n == LLM_EPROTO || n == -EAGAIN)
+        return;
+    look_at_memory(c); /* an eviction is the better reason: the engine closes the socket after it */
+    bool stopped = order_acquire(&c->ring.pulse->state) >= LLM_STATE_DRAINING;
+    client_end(c, LLM_EOWNERDEAD, "the engine (process %u) %s", c->limits.engine_pid,
+               stopped ? "was stopped" : "died");
+}
+
+/* For a poller: one system call in a SLICE_NS at most, and none while the engine's heart beats. */
+static void look_at_engine(struct llm_client *c)
+{
+    look_at_memory(c);
+    uint64_t now = client_now_ns();
+    if (c->ended || now - c->peer_looked_ns < SLICE_NS)
+        return;
+    c->peer_looked_ns = now;
+    if (now - order_read64(&c->ring.pulse->heartbeat_ns) >= SLICE_NS)
+        look_at_socket(c);
+}
+
+/* ---- completions ---- */
+
+static void release_head(struct llm_client *c)
+{
+    if (ring_drained(&c->ring))
+        client_wake(&c->ring.up->cq_head);
+}
+
+static const char *completion_fault(const struct inflight *f, const struct llm_cqe *cqe)
+{
+    if (!f || !(f->owed >> cqe->choice & 1))
+        return "the engine completed a request that is not in flight";
+    if (f->cancel && cqe->type == LLM_CQE_TOKENS)
+        return "the engine sent tokens for a cancel";
+    if (cqe->type == LLM_CQE_ERROR && cqe->status >= 0)
+        return "the engine reported an error without a code";
+    return NULL;
+}
+
+/* Takes the final off the books. True if the user waits for it. */
+static bool settle(struct llm_client *c, struct inflight *f, uint32_t choice)
+{
+    bool shown = !f->cancel;
+    f->owed &= ~(1ull << choice);
+    if (!f->owed)
+        inflight_remove(&c->inflight, f);
+    c->owed -= shown;
+    c->cancels -= !shown;
+    return shown;
+}
+
+static void fill_event(struct llm_event *e, const struct llm_cqe *cqe,
+                       const struct llm_result *result)
+{
+    *e = (struct llm_event){
+        .id = cqe->user_data,
+        .type = cqe->type,
+        .choice = cqe->choice,
+        .status = cqe->type == LLM_CQE_ERROR ? cqe->status : 0,
+        .finish = cqe->type == LLM_CQE_TOKENS ? LLM_FINISH_NONE : cqe->finish,
+        .position = cqe->position,
+        .n_tokens = cqe->type == LLM_CQE_TOKENS ? cqe->count : 0,
+        .result = *result,
+    };
+    memcpy(e->tokens, cqe->tokens, e->n_tokens * sizeof *e->tokens);
+    if (cqe->flags & LLM_CQE_HAS_LOGPROBS)
+        memcpy(e->logprobs, cqe->logprobs, e->n_tokens * sizeof *e->logprobs);
+}
+
+/* The next completion that the user shall see. */
+static bool take(struct llm_client *c, struct llm_event *e)
+{
+    struct llm_cqe cqe;
+    struct llm_result result;
+    while (ring_poll(&c->ring, &cqe, &result)) {
+        if (c->ring.cq_head - c->ring.cq_released >= c->ring.cq_entries / 4)
+            release_head(c);
+        struct inflight *f = inflight_find(&c->inflight, cqe.user_data);
+        c->ring.broken = completion_fault(f, &cqe);
+        if (c->ring.broken)
+            return false;
+        if (cqe.type != LLM_CQE_TOKENS && !settle(c, f, cqe.choice))
+            continue;
+        fill_event(e, &cqe, &result);
+        return true;
+    }
+    return false;
+}
+
+/* After the end: an ERROR event for each final still owed, then the reason. The ring is closed, so
+ * that the table no longer changes under the walk. */
+static int take_after_end(struct llm_client *c, struct llm_event *e)
+{
+    c->ring.broken = c->ended_text;
+    for (; c->ended_slot <= c->inflight.mask; c->ended_slot++) {
+        struct inflight *f = &c->inflight.slots[c->ended_slot];
+        if (!f->id || f->cancel || !f->owed)
+            continue;
+        *e = (struct llm_event){.id = f->id,
+                                .type = LLM_EVENT_ERROR,
+                                .choice = (uint32_t)__builtin_ctzll(f->owed),
+                                .status = c->ended,
+                                .finish = LLM_FINISH_ERROR};
+        f->owed &= f->owed - 1;
+        c->owed--;
+        return 1;
+    }
+    return client_ended(c);
+}
+
+int llm_poll(struct llm_client *c, struct llm_event *e)
+{
+    if (take(c, e))
+        return 1;
+    release_head(c);
+    look_at_engine(c);
+    if (!c->ended)
+        return 0;
+    return take(c, e) ? 1 : take_after_end(c, e);
+}
+
+/* ---- waiting ---- */
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Spins until `end`. As llm_poll; 0: the time is over. */
+static int spin(struct llm_client *c, struct llm_event *e, uint64_t end)
+{
+    do {
+        for (int i = 0; i < SPIN_BATCH; i++) {
+            if (order_acquire(&c->ring.down->cq_tail) != c->ring.cq_head)
+                break;
+            relax();
+        }
+        int rc = llm_poll(c, e);
+        if (rc)
+            return rc;
+    } while (client_now_ns() < end);
+    return 0;
+}
+
+/* Sleeps for at most `ns` unless there is something to take. 0, or -errno from the futex. */
+static int sleep_once(struct llm_client *c, uint64_t ns)
+{
+    uint32_t expected;
+    if (!ring_wait_begin(&c->ring, LLM_WAIT_FUTEX, &expected))
+        return 0;
+    int rc = futex_wait(&c->ring.down->cq_tail, expected, ns);
+    ring_wait_end(&c->ring);
+    return rc;
+}
+
+static int sleep_until(struct llm_client *c, struct llm_event *e, uint64_t end)
+{
+    for (;;) {
+        uint64_t now = client_now_ns();
+        if (now >= end)
+            return 0;
+        int slept = sleep_once(c, end - now < SLICE_NS ? end - now : SLICE_NS);
+        if (slept == -ETIMEDOUT)
+            look_at_socket(c);
+        int rc = llm_poll(c, e);
+        if (rc)
+            return rc;
+        if (slept && slept != -ETIMEDOUT) {
+            client_fail(c, slept, "the wait was interrupted: %s", llm_strerror(slept));
+            return slept;
+        }
+    }
+}
+
+static uint64_t after(uint64_t start, uint64_t ns, bool never)
+{
+    return never ? UINT64_MAX : start + ns;
+}
+
+int llm_wait(struct llm_client *c, struct llm_event *e, int timeout_ms)
+{
+    int rc = llm_poll(c, e);
+    if (rc)
+        return rc;
+    if (!c->owed) {
+        client_fail(c, -ENOENT, "nothing is in flight: no event can come");
+        return -ENOENT;
+    }
+    if (!timeout_ms)
+        return 0;
+    uint64_t now = client_now_ns();
+    uint64_t end = after(now, (uint64_t)timeout_ms * 1000000, timeout_ms < 0);
+    uint64_t spin_end = after(now, (uint64_t)c->spin_us * 1000, c->spin_us == UINT32_MAX);
+    if (c->spin_us)
+        rc = spin(c, e, spin_end < end ? spin_end : end);
+    return rc ? rc : sleep_until(c, e, end);
+}

@@ -1,0 +1,109 @@
+/* handle.h - the client handle: what it owns, and how its parts call each other.
+ *
+ *   connect.c    builds one: handshake, mappings           client.c   takes it apart; limits
+ *   instances.c  names the engines that run                error.c    codes and sentences
+ *   inflight.c   which finals are owed, by id              seeds.c    random seeds without a call
+ *   submit.c     requests out                              events.c   events in, sleep, death
+ *
+ * States of a handle, edges with the function that takes them
+ *
+ *   (none) --llm_connect--> LIVE --client_end--> ENDED --llm_close--> (none)
+ *                             |                                          ^
+ *                             +-----------------llm_close----------------+
+ *
+ *   ENDED has a reason (`ended`: LLM_EOWNERDEAD, LLM_EEVICTED or LLM_EPROTO). What the ring still
+ *   holds is handed out first, then an ERROR event for every final still owed, then the reason.
+ *
+ * Invariants
+ *   1. Every final that is owed has its bit in the in-flight table, and nothing else has one.
+ *   2. ring.inflight = owed + cancels: cancels in flight are counted against max_inflight, but
+ *      their completions are not shown.
+ *   3. Nothing is allocated after llm_connect.
+ */
+#ifndef LLMD_CLIENT_HANDLE_H
+#define LLMD_CLIENT_HANDLE_H
+
+#include "../shm/control.h"
+#include "../shm/ring.h"
+#include "internal.h"
+
+/* ---- inflight.c: a hash table of ids, open addressing, never full ---- */
+
+struct inflight {
+    uint64_t id;    /* 0: the slot is free */
+    uint64_t owed;  /* bit i: the final of choice i has not come */
+    bool cancel;    /* the entry is a CANCEL of our own: its completion is swallowed */
+    bool cancelled; /* a CANCEL for it was sent */
+};
+
+struct inflight_table {
+    struct inflight *slots;
+    uint32_t mask; /* slots - 1; at least twice max_inflight slots */
+};
+
+int inflight_create(struct inflight_table *t, uint32_t max_inflight); /* 0 or -ENOMEM */
+void inflight_destroy(struct inflight_table *t);
+struct inflight *inflight_find(struct inflight_table *t, uint64_t id); /* NULL: not in flight */
+/* Takes a slot for an id that is not in flight. */
+struct inflight *inflight_add(struct inflight_table *t, uint64_t id, uint32_t finals);
+void inflight_remove(struct inflight_table *t, struct inflight *slot); /* other slots may move */
+
+/* ---- seeds.c ---- */
+
+struct seeds {
+    uint64_t key[2], counter;
+};
+int seeds_init(struct seeds *s); /* draws the key from the kernel: 0 or -errno */
+uint64_t seeds_next(struct seeds *s);
+
+/* ---- the handle ---- */
+
+struct mapping {
+    void *at; /* NULL: none */
+    size_t bytes;
+};
+
+struct llm_client {
+    struct ring_client ring;
+    struct inflight_table inflight;
+    uint64_t next_id; /* of the ids that the library chooses */
+    uint32_t owed;    /* finals that the user waits for */
+    uint32_t cancels; /* CANCEL entries in flight */
+    uint32_t spin_us;
+    int ended;           /* 0, or the reason that every call returns from now on */
+    uint32_t ended_slot; /* after the end: slots before this one owe nothing */
+    char ended_text[320];
+    uint64_t peer_looked_ns; /* when poll last asked whether the engine lives */
+    struct seeds seeds;
+    int socket;
+    struct mapping up, down, pulse, vocabulary;
+    struct llm_limits limits;
+    int code;
+    char text[512];
+};
+
+/* CLOCK_MONOTONIC; answered by the vDSO, not by a system call. */
+uint64_t client_now_ns(void);
+
+/* Wakes the engine where it waits on a cursor of ours. */
+void client_wake(order_u32 *word);
+
+/* LIVE -> ENDED with a sentence; the first reason stays. */
+void client_end(struct llm_client *c, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* 0 while the handle is live; else the reason, also recorded as the latest failure. Looks at what
+ * shared memory says (eviction, a broken ring), without a system call. */
+int client_ended(struct llm_client *c);
+
+/* A struct of the caller that states its own size: 0 if this library understands all of it (what is
+ * behind the `known` bytes is zero), else -EINVAL. */
+int client_struct_check(const void *s, uint32_t size, size_t known);
+
+/* ---- instances.c ---- */
+
+/* Writes the names of the other instances that listen in `directory`, separated by ", ", into out;
+ * "" if there are none or they cannot be seen from here. Returns how many were found. */
+unsigned instances_list(const char *directory, const char *except, char *out, size_t size);
+
+#endif
