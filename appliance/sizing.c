@@ -1,0 +1,86 @@
+/* sizing.c - see sizing.h for the rules. */
+#include "sizing.h"
+
+#include <errno.h>
+
+static const uint64_t default_kv_bytes = 4ull << 30;
+
+static uint64_t blocks_of(uint64_t tokens)
+{
+    return (tokens + GPU_KV_BLOCK - 1) / GPU_KV_BLOCK;
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Blocks that fit into what is free: the workspace is taken from the same memory. */
+static uint64_t blocks_available(const struct gpu_memory *m)
+{
+    uint64_t workspace = least(m->workspace_bytes, m->available_bytes);
+    return (m->available_bytes - workspace) / m->block_bytes;
+}
+
+static uint64_t blocks_default(const struct sizing_wish *w, const struct gpu_memory *m,
+                               uint64_t one_request)
+{
+    uint64_t blocks = least(default_kv_bytes, m->available_bytes / 4) / m->block_bytes;
+    blocks = least(blocks, one_request * w->max_num_seqs);
+    return blocks < one_request ? one_request : blocks;
+}
+
+int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gpu_memory *m,
+                struct fail *f)
+{
+    uint64_t one_request = blocks_of(w->max_model_len);
+    uint64_t available = blocks_available(m);
+    uint64_t blocks = w->num_kv_blocks     ? w->num_kv_blocks
+                      : w->kv_cache_memory ? w->kv_cache_memory / m->block_bytes
+                                           : blocks_default(w, m, one_request);
+
+    if (blocks < one_request)
+        return fail(f, -ERANGE,
+                    "a KV pool of %llu blocks (%.1f MiB) cannot hold one request of %u tokens, "
+                    "which needs %llu blocks (%.1f MiB): raise --kv-cache-memory or "
+                    "--num-kv-blocks, or pass --max-model-len %llu or less",
+                    (unsigned long long)blocks, mib(blocks * m->block_bytes), w->max_model_len,
+                    (unsigned long long)one_request, mib(one_request * m->block_bytes),
+                    (unsigned long long)blocks * GPU_KV_BLOCK);
+    if (blocks > available)
+        return fail(f, -ENOMEM,
+                    "a KV pool of %.1f MiB (%llu tokens) and a workspace of %.1f MiB do not fit "
+                    "into the %.1f MiB of memory that are free: pass --kv-cache-memory %lluM or "
+                    "less, or a smaller --max-model-len",
+                    mib(blocks * m->block_bytes), (unsigned long long)blocks * GPU_KV_BLOCK,
+                    mib(m->workspace_bytes), mib(m->available_bytes),
+                    (unsigned long long)(available * m->block_bytes >> 20));
+    if (blocks > UINT32_MAX / GPU_KV_BLOCK)
+        return fail(f, -ERANGE,
+                    "a KV pool of %llu blocks is more than this engine can number: pass "
+                    "--num-kv-blocks %u or less",
+                    (unsigned long long)blocks, UINT32_MAX / GPU_KV_BLOCK);
+
+    out->n_blocks = (uint32_t)blocks;
+    out->kv_bytes = blocks * m->block_bytes;
+    out->tokens = blocks * GPU_KV_BLOCK;
+    return 0;
+}
+
+void sizing_print(FILE *out, const struct sizing *s, const struct gpu_memory *m,
+                  uint32_t max_model_len)
+{
+    uint64_t one_request = blocks_of(max_model_len);
+    fprintf(out,
+            "llmd: weights %.1f MiB, KV %.1f MiB, %llu tokens, %.2f concurrent requests of %u "
+            "tokens\n",
+            mib(m->weights_bytes), mib(s->kv_bytes), (unsigned long long)s->tokens,
+            (double)s->n_blocks / (double)one_request, max_model_len);
+    fprintf(out, "llmd: %u KV blocks of %d tokens, %.1f KiB each; workspace %.1f MiB\n",
+            s->n_blocks, GPU_KV_BLOCK, (double)m->block_bytes / 1024, mib(m->workspace_bytes));
+}

@@ -1,0 +1,36 @@
+/* sizing.h - how large the KV pool is, and what that means for the people who plan it.
+ *
+ * Rules
+ *   --num-kv-blocks or --kv-cache-memory given: that, if the machine has it.
+ *   else: the least of 4 GiB, a quarter of the available memory, and what max_num_seqs sequences
+ *   of max_model_len can use; but room for one of them, if the machine has it.
+ *   A pool that cannot hold one request of max_model_len is refused, with the numbers.
+ */
+#ifndef LLMD_SIZING_H
+#define LLMD_SIZING_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "../gpu/gpu.h"
+
+struct sizing_wish {
+    uint32_t num_kv_blocks;   /* 0: not given */
+    uint64_t kv_cache_memory; /* bytes; 0: not given */
+    uint32_t max_model_len, max_num_seqs;
+};
+
+struct sizing {
+    uint32_t n_blocks;
+    uint64_t kv_bytes, tokens;
+};
+
+/* `memory` as the backend reports it after load. 0 or -ENOMEM, -ERANGE with the sentence in f. */
+int sizing_plan(struct sizing *out, const struct sizing_wish *wish, const struct gpu_memory *memory,
+                struct fail *f);
+
+/* The lines that people plan with: weights, KV, tokens, concurrent requests. */
+void sizing_print(FILE *out, const struct sizing *s, const struct gpu_memory *memory,
+                  uint32_t max_model_len);
+
+#endif

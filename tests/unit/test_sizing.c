@@ -1,0 +1,124 @@
+/* test_sizing.c - the KV pool's size: the default, the wishes, and the refusals with their numbers.
+ */
+#include "../../appliance/sizing.h"
+#include "../support/support.h" /* after: cmocka has a macro named fail */
+
+#include <errno.h>
+#include <string.h>
+
+static const uint64_t mib = 1 << 20, gib = 1 << 30;
+static struct sizing s;
+static struct fail f;
+
+static int plan(struct sizing_wish wish, uint64_t block_bytes, uint64_t available)
+{
+    struct gpu_memory m = {.weights_bytes = 10 * mib,
+                           .workspace_bytes = 2 * mib,
+                           .block_bytes = block_bytes,
+                           .available_bytes = available};
+    s = (struct sizing){0};
+    f = (struct fail){0};
+    return sizing_plan(&s, &wish, &m, &f);
+}
+
+static void default_is_bounded_by_four_gib(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 8192, .max_num_seqs = 4096};
+    assert_int_equal(plan(w, mib, 64 * gib), 0);
+    assert_int_equal(s.n_blocks, 4096);
+    assert_true(s.kv_bytes == 4 * gib);
+    assert_int_equal(s.tokens, 65536);
+}
+
+static void default_is_a_quarter_of_what_is_there(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 8192, .max_num_seqs = 4096};
+    assert_int_equal(plan(w, mib, 8 * gib), 0);
+    assert_int_equal(s.n_blocks, 2048);
+}
+
+static void default_is_no_more_than_can_be_used(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 17, .max_num_seqs = 3};
+    assert_int_equal(plan(w, mib, 64 * gib), 0);
+    assert_int_equal(s.n_blocks, 6);
+}
+
+static void default_holds_one_request(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 8192, .max_num_seqs = 64}; /* 512 blocks */
+    assert_int_equal(plan(w, mib, 600 * mib), 0);
+    assert_int_equal(s.n_blocks, 512);
+    assert_int_equal(plan(w, mib, 514 * mib), 0);
+    assert_int_equal(plan(w, mib, 513 * mib), -ENOMEM); /* the workspace needs 2 */
+    assert_non_null(strstr(f.text, "512.0 MiB (8192 tokens)"));
+    assert_non_null(strstr(f.text, "513.0 MiB of memory that are free"));
+    assert_non_null(strstr(f.text, "--kv-cache-memory 511M"));
+}
+
+static void wishes_are_kept(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 100, .max_num_seqs = 1, .num_kv_blocks = 7};
+    assert_int_equal(plan(w, mib, gib), 0);
+    assert_int_equal(s.n_blocks, 7);
+    w = (struct sizing_wish){
+        .max_model_len = 100, .max_num_seqs = 1, .kv_cache_memory = 20 * mib + 1};
+    assert_int_equal(plan(w, mib, gib), 0);
+    assert_int_equal(s.n_blocks, 20);
+    assert_true(s.kv_bytes == 20 * mib);
+}
+
+static void too_small_is_refused_with_numbers(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 100, .max_num_seqs = 1, .num_kv_blocks = 6};
+    assert_int_equal(plan(w, mib, gib), -ERANGE);
+    assert_non_null(strstr(f.text, "6 blocks (6.0 MiB)"));
+    assert_non_null(strstr(f.text, "100 tokens, which needs 7 blocks (7.0 MiB)"));
+    assert_non_null(strstr(f.text, "--max-model-len 96 or less"));
+}
+
+static void too_large_is_refused(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 100, .max_num_seqs = 1, .kv_cache_memory = 2 * gib};
+    assert_int_equal(plan(w, mib, gib), -ENOMEM);
+    w = (struct sizing_wish){.max_model_len = 100, .max_num_seqs = 1, .num_kv_blocks = 1u << 30};
+    assert_int_equal(plan(w, 1, 64 * gib), -ERANGE);
+    assert_int_equal(plan(w, mib, 0), -ENOMEM); /* less there than the workspace: no underflow */
+}
+
+static void is_printed_as_people_plan_it(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 100, .max_num_seqs = 1, .num_kv_blocks = 21};
+    assert_int_equal(plan(w, mib, gib), 0);
+    struct gpu_memory m = {.weights_bytes = 10 * mib, .block_bytes = mib};
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    sizing_print(out, &s, &m, 100);
+    fclose(out);
+    assert_non_null(strstr(text, "weights 10.0 MiB, KV 21.0 MiB, 336 tokens, "
+                                 "3.00 concurrent requests of 100 tokens"));
+    assert_null(strstr(text, "ready"));
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(default_is_bounded_by_four_gib),
+                                       cmocka_unit_test(default_is_a_quarter_of_what_is_there),
+                                       cmocka_unit_test(default_is_no_more_than_can_be_used),
+                                       cmocka_unit_test(default_holds_one_request),
+                                       cmocka_unit_test(wishes_are_kept),
+                                       cmocka_unit_test(too_small_is_refused_with_numbers),
+                                       cmocka_unit_test(too_large_is_refused),
+                                       cmocka_unit_test(is_printed_as_people_plan_it)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
