@@ -1,0 +1,116 @@
+/* clients.h - the clients that are connected: their slots, segments and rings, between the rings
+ * (shm/ring.h) and the scheduling core (engine.h).
+ *
+ *                clients_admit           clients_leave, clients_evict
+ *        FREE ------------------> LIVE ------------------------------> DRAINING
+ *          ^                                                              |
+ *          +--------------------------------------------------------------+
+ *            clients_free, once no wait in the kernel names the slot; generation + 1
+ *
+ * Invariants
+ *   1. Only LIVE slots are read, written, or known to the core: clients_leave drops the client
+ *      there, and no step is in flight between calls.
+ *   2. `armed` has a bit for each wait that the kernel still holds for the slot; segments are
+ *      unmapped and descriptors closed only when it is 0.
+ *   3. An entry that was taken is either submitted or pending; the ring is not read on while one is
+ *      pending, so each byte is read once and the order is kept.
+ *   4. Nothing is allocated after clients_create but a client's own segments.
+ *
+ * No system call but in admit, leave, evict and free.
+ */
+#ifndef LLMD_CLIENTS_H
+#define LLMD_CLIENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../shm/control.h"
+#include "../shm/ring.h"
+#include "board.h"
+#include "control_server.h"
+#include "engine.h"
+#include "segments.h"
+#include "stats.h"
+
+enum client_state { CLIENT_FREE, CLIENT_LIVE, CLIENT_DRAINING };
+
+enum client_wait {
+    CLIENT_WAIT_SOCKET = 1, /* poll: the other end closed, or spoke */
+    CLIENT_WAIT_PROCESS = 2 /* poll on the pidfd */,
+    CLIENT_WAIT_SUBMIT = 4, /* futex: up.sq_tail */
+    CLIENT_WAIT_DRAIN = 8   /* futex: up.cq_head */
+};
+
+struct client {
+    enum client_state state;
+    uint32_t generation;
+    unsigned armed; /* enum client_wait bits */
+    bool held;      /* while arming: tokens wait for ring room */
+    bool has_pending;
+    int socket, process; /* process: pidfd, or -1 */
+    struct ring_engine ring;
+    struct llm_sqe pending; /* taken, waiting for the core to have room */
+    struct segment up, down;
+    char name[64];
+};
+
+struct clients {
+    uint32_t max, high; /* slots; slots ever used */
+    uint32_t n_live;
+    uint32_t first; /* where the next sweep starts: nobody is always first */
+    struct client *slots;
+    uint32_t *leaving, n_leaving; /* slots that became DRAINING and were not seen to yet */
+    uint32_t *wake, n_wake;       /* slots whose clients sleep on cq_tail and have news */
+    uint32_t max_model_len;
+    struct llm_welcome welcome; /* what is the same for all */
+    int pulse_fd, vocab_fd;
+    struct engine *engine;
+    struct board *board;
+    struct stats *stats;
+};
+
+struct clients_config {
+    uint32_t max_clients;
+    struct llm_welcome welcome; /* client, generation and sizes are filled in for each */
+    int pulse_fd, vocab_fd;     /* stay the caller's */
+    struct board *board;
+    struct stats *stats;
+};
+
+int clients_create(struct clients *cs, const struct clients_config *config, struct fail *f);
+/* All slots are FREE, or the waits in the kernel are gone (the ring was closed). */
+void clients_destroy(struct clients *cs);
+
+/* Core and clients know each other: the sink goes into engine_create, the engine comes back. */
+struct engine_sink clients_sink(struct clients *cs);
+void clients_attach(struct clients *cs, struct engine *engine);
+
+/* A new client on that socket: slot, segments, WELCOME. Returns the slot, which owns the socket; or
+ * a negative code with the refusal to send, the socket stays the caller's. */
+int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
+                  struct llm_reject *refusal);
+
+/* Takes what was submitted to the core and offers what is held, for every client. True if anything
+ * moved. Clients that broke the protocol are evicted on the way. */
+bool clients_sweep(struct clients *cs, uint64_t now_ns);
+
+/* Publishes what was put, E2, and lists in `wake` those who sleep. */
+void clients_publish(struct clients *cs);
+
+/* About to sleep: cq_held, E1, the last look. True if there is something to do after all. `held` of
+ * each client says which cq_head is to be waited on. The caller has set need_wakeup. */
+bool clients_arm(struct clients *cs);
+bool clients_rescan(const struct clients *cs); /* the last look again */
+void clients_disarm(struct clients *cs);
+
+/* True if tokens or finals of somebody wait for ring room. */
+bool clients_hold(const struct clients *cs);
+
+/* LIVE -> DRAINING; appended to `leaving`. Others are left alone. */
+void clients_leave(struct clients *cs, uint32_t slot);
+/* The same with a reason that the client, the board and its errors are told. */
+void clients_evict(struct clients *cs, uint32_t slot, int code, const char *why);
+/* DRAINING -> FREE. */
+void clients_free(struct clients *cs, uint32_t slot);
+
+#endif

@@ -1,0 +1,336 @@
+/* main.c - llmd: brings the parts up in order, serves, takes them down in reverse.
+ *
+ *   options -> signals -> lock -> model -> backend -> KV pool -> segments, board -> core, clients
+ * -> socket, loop -> "ready" -> serve -> drain -> everything removed
+ *
+ * Exit status: 0 after a stop that was asked for, 1 for a failure, 2 for a wrong command line. The
+ * word "ready" is printed once, when clients may connect; what is printed before does not have it.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "board.h"
+#include "clients.h"
+#include "control_server.h"
+#include "loop.h"
+#include "model/model.h"
+#include "options.h"
+#include "segments.h"
+#include "signals.h"
+#include "sizing.h"
+#include "stats.h"
+
+struct appliance {
+    struct options o;
+    struct control_server server;
+    struct model *model;
+    const struct gpu_ops *ops;
+    struct gpu *gpu;
+    struct gpu_memory memory;
+    struct sizing sizing;
+    uint32_t max_model_len;
+    const char *name; /* of the model, as clients see it */
+    uint64_t epoch, numerics_id;
+    struct segment pulse, vocab;
+    struct board board;
+    struct stats stats;
+    struct clients clients;
+    struct engine *engine;
+    struct loop *loop;
+};
+
+/* ---- the model and what computes it ---- */
+
+static int open_model(struct appliance *a, struct fail *f)
+{
+    int rc = model_open(&a->model, a->o.model, f);
+    if (rc < 0)
+        return rc;
+    a->name = a->o.served_model_name ? a->o.served_model_name : a->model->name;
+    uint32_t context = a->model->net.context;
+    a->max_model_len = a->o.max_model_len ? a->o.max_model_len : context;
+    if (a->max_model_len > context)
+        return fail(f, -EDOM, "--max-model-len %u is out of range: 2 to %u, the model's context",
+                    a->max_model_len, context);
+    printf("llmd %s: loading %s (%s, %s, %s, %.1f MiB)\n", LLMD_VERSION, a->o.model, a->model->name,
+           a->model->architecture, a->model->quantization,
+           (double)a->model->weights_bytes / (1 << 20));
+    fflush(stdout);
+    return 0;
+}
+
+static int open_backend(struct appliance *a, struct fail *f)
+{
+    struct gpu_config config = {.threads = a->o.threads,
+                                .max_rows = a->o.max_num_batched_tokens,
+                                .max_seqs = a->o.max_num_seqs,
+                                .max_outputs = a->o.max_num_batched_tokens,
+                                .max_len = a->max_model_len,
+                                .activations = a->o.activations,
+                                .kv_type = a->o.kv_type,
+                                .plain = a->o.plain};
+    struct gpu_source source = model_source(a->model);
+    a->ops = gpu_cpu_ops();
+    int rc = a->ops->open(&a->gpu, &config, f);
+    return rc ? rc : a->ops->load(a->gpu, &a->model->net, &source, f);
+}
+
+static int size_pool(struct appliance *a, struct fail *f)
+{
+    struct sizing_wish wish = {.num_kv_blocks = a->o.num_kv_blocks,
+                               .kv_cache_memory = a->o.kv_cache_memory,
+                               .max_model_len = a->max_model_len,
+                               .max_num_seqs = a->o.max_num_seqs};
+    a->ops->memory(a->gpu, &a->memory);
+    int rc = sizing_plan(&a->sizing, &wish, &a->memory, f);
+    if (!rc)
+        rc = a->ops->pool(a->gpu, a->sizing.n_blocks, f);
+    if (!rc)
+        a->ops->memory(a->gpu, &a->memory);
+    return rc;
+}
+
+/* Names everything that decides a token's bits. */
+static uint64_t numerics_id(const struct appliance *a)
+{
+    struct {
+        char what[16];
+        uint8_t model[16];
+        char numerics[96];
+    } key = {.what = "llmd numerics 1"};
+    model_digest(a->model, key.model);
+    snprintf(key.numerics, sizeof key.numerics, "%s", a->ops->numerics(a->gpu));
+    return XXH3_64bits(&key, sizeof key);
+}
+
+/* ---- shared memory ---- */
+
+static int make_pulse(struct appliance *a, struct fail *f)
+{
+    int rc = segment_to_client(&a->pulse, "llmd-pulse", LLM_HEADER_BYTES, f);
+    if (rc < 0)
+        return rc;
+    struct llm_pulse *p = a->pulse.map;
+    p->abi_major = LLM_ABI_MAJOR;
+    p->abi_minor = LLM_ABI_MINOR;
+    p->pid = (uint32_t)getpid();
+    p->epoch = a->epoch;
+    p->vocab = a->model->net.vocab;
+    p->max_model_len = a->max_model_len;
+    p->magic = LLM_MAGIC_PULSE;
+    return 0;
+}
+
+static int make_vocabulary(struct appliance *a, struct fail *f)
+{
+    void *image;
+    size_t bytes;
+    int rc = model_vocab_image(a->model, &image, &bytes, f);
+    if (rc < 0)
+        return rc;
+    rc = segment_frozen(&a->vocab, "llmd-vocab", image, bytes, f);
+    free(image);
+    return rc;
+}
+
+static uint32_t compute_threads(const struct appliance *a)
+{
+    cpu_set_t set;
+    if (a->o.threads || sched_getaffinity(0, sizeof set, &set))
+        return a->o.threads;
+    return (uint32_t)CPU_COUNT(&set);
+}
+
+static void describe(const struct appliance *a, struct llm_board *b)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    b->abi_major = LLM_ABI_MAJOR;
+    b->abi_minor = LLM_ABI_MINOR;
+    b->pid = (uint32_t)getpid();
+    b->epoch = a->epoch;
+    b->numerics_id = a->numerics_id;
+    b->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    model_digest(a->model, b->model_digest);
+    model_vocab_digest(a->model, b->vocab_digest);
+    snprintf(b->instance, sizeof b->instance, "%s", a->o.instance);
+    snprintf(b->model, sizeof b->model, "%s", a->name);
+    snprintf(b->quantization, sizeof b->quantization, "%s", a->model->quantization);
+    snprintf(b->backend, sizeof b->backend, "%s", a->ops->name);
+    snprintf(b->numerics, sizeof b->numerics, "%s", a->ops->numerics(a->gpu));
+    snprintf(b->version, sizeof b->version, "%s", LLMD_VERSION);
+    b->vocab = a->model->net.vocab;
+    b->max_model_len = a->max_model_len;
+    b->max_num_seqs = a->o.max_num_seqs;
+    b->max_num_batched_tokens = a->o.max_num_batched_tokens;
+    b->prefill_chunk = a->o.prefill_chunk;
+    b->threads = compute_threads(a);
+    b->kv_block_size = GPU_KV_BLOCK;
+    b->kv_blocks_total = a->sizing.n_blocks;
+    b->weights_bytes = a->memory.weights_bytes;
+    b->kv_bytes = a->sizing.kv_bytes;
+    b->workspace_bytes = a->memory.workspace_bytes;
+}
+
+static int make_shared(struct appliance *a, struct fail *f)
+{
+    if (getrandom(&a->epoch, sizeof a->epoch, 0) != sizeof a->epoch)
+        return fail(f, -EIO, "the kernel gave no random number for the epoch");
+    int rc = make_pulse(a, f);
+    if (!rc)
+        rc = make_vocabulary(a, f);
+    if (!rc)
+        rc = board_create(&a->board, a->o.instance, f);
+    if (!rc && (rc = stats_create(&a->stats, a->board.map)) < 0)
+        fail(f, rc, "no memory for the counters");
+    if (!rc)
+        describe(a, a->board.map);
+    return rc;
+}
+
+/* ---- the core and its clients ---- */
+
+static int make_clients(struct appliance *a, struct fail *f)
+{
+    struct clients_config config = {.max_clients = a->o.max_clients,
+                                    .welcome = {.major = LLM_ABI_MAJOR,
+                                                .minor = LLM_ABI_MINOR,
+                                                .max_len = a->max_model_len,
+                                                .vocab = a->model->net.vocab,
+                                                .epoch = a->epoch,
+                                                .numerics_id = a->numerics_id},
+                                    .pulse_fd = a->pulse.fd,
+                                    .vocab_fd = a->vocab.fd,
+                                    .board = &a->board,
+                                    .stats = &a->stats};
+    snprintf(config.welcome.model, sizeof config.welcome.model, "%s", a->name);
+    return clients_create(&a->clients, &config, f);
+}
+
+static int make_core(struct appliance *a, struct fail *f)
+{
+    struct engine_config config = {.max_model_len = a->max_model_len,
+                                   .max_num_seqs = a->o.max_num_seqs,
+                                   .max_num_batched_tokens = a->o.max_num_batched_tokens,
+                                   .prefill_chunk = a->o.prefill_chunk,
+                                   .max_requests = a->o.max_requests,
+                                   .n_blocks = a->sizing.n_blocks,
+                                   .vocab = a->model->net.vocab,
+                                   .eog = a->model->vocab.eog,
+                                   .n_eog = a->model->vocab.n_eog,
+                                   .numerics_id = a->numerics_id};
+    int rc = make_clients(a, f);
+    if (rc < 0)
+        return rc;
+    struct engine_sink sink = clients_sink(&a->clients);
+    rc = engine_create(&a->engine, &config, a->ops, a->gpu, a->board.map, &sink, f);
+    if (!rc)
+        clients_attach(&a->clients, a->engine);
+    return rc;
+}
+
+static int make_loop(struct appliance *a, struct fail *f)
+{
+    struct loop_config config = {.engine = a->engine,
+                                 .ops = a->ops,
+                                 .gpu = a->gpu,
+                                 .clients = &a->clients,
+                                 .server = &a->server,
+                                 .pulse = a->pulse.map,
+                                 .board = &a->board,
+                                 .stats = &a->stats,
+                                 .idle_spin_us = a->o.idle_spin_us,
+                                 .stop_event = signals_serve()};
+    return loop_create(&a->loop, &config, f);
+}
+
+/* ---- life ---- */
+
+static int start(struct appliance *a, struct fail *f)
+{
+    int rc = control_lock(&a->server, a->o.instance, f);
+    if (rc < 0)
+        return rc;
+    signals_remove_on_exit(a->server.lock_path);
+    rc = open_model(a, f);
+    if (!rc)
+        rc = open_backend(a, f);
+    if (!rc)
+        rc = size_pool(a, f);
+    if (rc < 0)
+        return rc;
+    a->numerics_id = numerics_id(a);
+    rc = make_shared(a, f);
+    if (!rc)
+        rc = make_core(a, f);
+    if (!rc)
+        rc = make_loop(a, f);
+    if (!rc)
+        rc = control_listen(&a->server, a->o.instance, f);
+    return rc;
+}
+
+static void announce(struct appliance *a)
+{
+    loop_open(a->loop);
+    board_publish(&a->board);
+    sizing_print(stdout, &a->sizing, &a->memory, a->max_model_len);
+    printf("llmd: %s, %u threads, numerics id %016llx\n", a->ops->numerics(a->gpu),
+           compute_threads(a), (unsigned long long)a->numerics_id);
+    printf("llmd: ready: instance '%s' serves '%s' on %s\n", a->o.instance, a->name,
+           a->server.socket_path);
+    fflush(stdout);
+}
+
+/* Undoes whatever start did; every part takes being absent. */
+static void stop(struct appliance *a)
+{
+    control_close(&a->server);
+    loop_destroy(a->loop);
+    clients_destroy(&a->clients);
+    engine_destroy(a->engine);
+    board_remove(&a->board);
+    stats_destroy(&a->stats);
+    segment_free(&a->vocab);
+    segment_free(&a->pulse);
+    if (a->ops)
+        a->ops->close(a->gpu);
+    model_close(a->model);
+    control_unlock(&a->server);
+}
+
+static int say(const struct fail *f, int status)
+{
+    fprintf(stderr, "llmd: %s\n", f->text);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    static struct appliance a = {.pulse.fd = -1, .vocab.fd = -1};
+    struct fail f = {0};
+    control_server_init(&a.server);
+    int rc = options_parse(&a.o, argc, argv, &f);
+    if (rc == OPTIONS_HELP)
+        return options_help(stdout), 0;
+    if (rc == OPTIONS_VERSION)
+        return printf("llmd %s\n", LLMD_VERSION), 0;
+    if (rc < 0)
+        return say(&f, 2);
+
+    rc = signals_install(&f);
+    if (!rc)
+        rc = start(&a, &f);
+    if (!rc) {
+        announce(&a);
+        rc = loop_run(a.loop, &f);
+    }
+    stop(&a);
+    return rc < 0 ? say(&f, rc == -EDOM ? 2 : 1) : 0;
+}
