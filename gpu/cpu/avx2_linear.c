@@ -1,0 +1,472 @@
+/* avx2_linear.c - products with packed weights on AVX2: 16 outputs x up to 4 rows at a time.
+ *
+ * Each kernel is one body with the type and the number of rows as constants. Weights stay unsigned
+ * where they are stored so (vpmaddubsw takes u8 x s8); the zero point comes off through the
+ * activation block's sum. Sums of products are exact:
+ *   4 bits  8 pairs of at most 2 * 15 * 127 = 3810 fit a signed 16-bit lane (30480)
+ *   5 bits  4 pairs of at most 2 * 31 * 127 = 7874 (31496)
+ *   8 bits  1 pair of at most 2 * 128 * 127 = 32512: |w| as unsigned, its sign moved to a
+ * which needs |a| <= 127. Floats follow linear.h's chain, one explicit operation each.
+ */
+#include "linear.h"
+
+#ifdef __AVX2__
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "panel.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PANEL = LINEAR_PANEL, BLOCK = LINEAR_BLOCK, GROUP = LINEAR_GROUP };
+
+/* How far ahead of a panel's first pass its bytes are asked for; passes after it find them in L1.
+ */
+enum { AHEAD = 1280 };
+
+/* Keeps the compiler from reordering a sum of products: its reassociation puts all additions last,
+ * and every product goes to the stack in between. */
+#define PIN(v) __asm__ volatile("" : "+x"(v))
+
+INLINE __m256i load(const void *p)
+{
+    return _mm256_load_si256(p);
+}
+INLINE __m256 halves(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* four activations to every lane */
+INLINE __m256i four(const int8_t *p)
+{
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+
+INLINE __m256i widen(__m256i pairs)
+{
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+INLINE void ask_for(const uint8_t *at, int bytes)
+{
+    for (int i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+}
+
+/* ---- int8: exact sums of one block, both halves of the panel; rows is a constant 1 .. 4 ---- */
+
+/* 16-bit sums of u8 x s8 pairs */
+INLINE void add_pairs(__m256i *sum, __m256i w, __m256i a, bool first)
+{
+    __m256i p = _mm256_maddubs_epi16(w, a);
+    *sum = first ? p : _mm256_add_epi16(*sum, p);
+    PIN(*sum);
+}
+
+/* The elements 4 j + i (*lo) and 16 + 4 j + i (*hi) of a half's vector j. high: the half's fifth
+ * bits, bit j and bit 4 + j of each byte; NULL for 4-bit types. */
+INLINE void split(const uint8_t *q, const uint8_t *high, int j, __m256i *lo, __m256i *hi)
+{
+    const __m256i low4 = _mm256_set1_epi8(15), bit4 = _mm256_set1_epi8(16);
+    __m256i v = load(q);
+    *lo = _mm256_and_si256(v, low4);
+    *hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low4);
+    if (high) {
+        __m256i h = load(high);
+        *lo = _mm256_or_si256(*lo, _mm256_and_si256(_mm256_slli_epi16(h, 4 - j), bit4));
+        *hi = _mm256_or_si256(*hi, _mm256_and_si256(_mm256_srli_epi16(h, j), bit4));
+    }
+}
+
+/* Vectors j0 .. j1 - 1 of both halves into 16-bit sums. high is (2, 32) or NULL. */
+INLINE void sum_nibbles(const uint8_t (*q)[4][32], const uint8_t (*high)[32], const struct act *x,
+                        int j0, int j1, int rows, __m256i sum[2][GROUP])
+{
+#pragma GCC unroll 4
+    for (int j = j0; j < j1; j++) {
+        __m256i lo0, hi0, lo1, hi1;
+        split(q[0][j], high ? high[0] : NULL, j, &lo0, &hi0);
+        split(q[1][j], high ? high[1] : NULL, j, &lo1, &hi1);
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) {
+            __m256i a = four(x[t].q + 4 * j), c = four(x[t].q + 16 + 4 * j);
+            add_pairs(&sum[0][t], lo0, a, j == j0);
+            add_pairs(&sum[1][t], lo1, a, j == j0);
+            add_pairs(&sum[0][t], hi0, c, false);
+            add_pairs(&sum[1][t], hi1, c, false);
+        }
+    }
+}
+
+/* 4 bits: all pairs fit 16 bits. */
+INLINE void sum_4(const uint8_t (*q)[4][32], const struct act *x, int rows, __m256i sum[2][GROUP])
+{
+    sum_nibbles(q, NULL, x, 0, 4, rows, sum);
+    for (int t = 0; t < rows; t++) {
+        sum[0][t] = widen(sum[0][t]);
+        sum[1][t] = widen(sum[1][t]);
+    }
+}
+
+/* 5 bits: half of the pairs do. */
+INLINE void sum_5(const uint8_t (*q)[4][32], const uint8_t (*high)[32], const struct act *x,
+                  int rows, __m256i sum[2][GROUP])
+{
+    __m256i more[2][GROUP];
+    sum_nibbles(q, high, x, 0, 2, rows, sum);
+    for (int t = 0; t < rows; t++) {
+        sum[0][t] = widen(sum[0][t]);
+        sum[1][t] = widen(sum[1][t]);
+    }
+    sum_nibbles(q, high, x, 2, 4, rows, more);
+    for (int t = 0; t < rows; t++) {
+        sum[0][t] = _mm256_add_epi32(sum[0][t], widen(more[0][t]));
+        sum[1][t] = _mm256_add_epi32(sum[1][t], widen(more[1][t]));
+    }
+}
+
+INLINE void add_signed(__m256i *sum, __m256i w, __m256i w_abs, __m256i a, bool first)
+{
+    __m256i p = widen(_mm256_maddubs_epi16(w_abs, _mm256_sign_epi8(a, w)));
+    *sum = first ? p : _mm256_add_epi32(*sum, p);
+    PIN(*sum);
+}
+
+INLINE void sum_8(const int8_t (*q)[8][32], const struct act *x, int rows, __m256i sum[2][GROUP])
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+        __m256i w0 = load(q[0][j]), w1 = load(q[1][j]);
+        __m256i abs0 = _mm256_abs_epi8(w0), abs1 = _mm256_abs_epi8(w1);
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) {
+            __m256i a = four(x[t].q + 4 * j);
+            add_signed(&sum[0][t], w0, abs0, a, j == 0);
+            add_signed(&sum[1][t], w1, abs1, a, j == 0);
+        }
+    }
+}
+
+INLINE void sum_block(enum gpu_type type, const uint8_t *w, const struct act *x, int rows,
+                      __m256i sum[2][GROUP])
+{
+    const struct panel_q5_0 *q5 = (const void *)w; /* q and h lie alike in Q5_1, q in Q4_* */
+    if (type == GPU_Q8_0)
+        sum_8(((const struct panel_q8_0 *)w)->q, x, rows, sum);
+    else if (type == GPU_Q4_0 || type == GPU_Q4_1)
+        sum_4(q5->q, x, rows, sum);
+    else
+        sum_5(q5->q, q5->h, x, rows, sum);
+}
+
+/* ---- int8: the chain ---- */
+
+/* The next link of half h's chain for every row. */
+INLINE void add_block(struct panel_format format, const uint8_t *w, int h, const struct act *x,
+                      int rows, const __m256i *sum, __m256 *acc)
+{
+    __m256 d = halves((const uint16_t *)(w + format.d_at) + 8 * h);
+    __m256 m = format.m_at ? halves((const uint16_t *)(w + format.m_at) + 8 * h) : d;
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) {
+        __m256 s = _mm256_cvtepi32_ps(sum[t]);
+        __m256 d_a = _mm256_broadcast_ss(&x[t].d), asum = _mm256_broadcast_ss(&x[t].sum);
+        if (format.m_at) {
+            s = _mm256_fmadd_ps(d, s, _mm256_mul_ps(m, asum));
+            acc[t] = _mm256_fmadd_ps(d_a, s, acc[t]);
+        } else {
+            if (format.zero) /* exact: whole numbers below 2^24 */
+                s = _mm256_fnmadd_ps(_mm256_set1_ps(format.zero), asum, s);
+            acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(d, d_a), s, acc[t]);
+        }
+    }
+}
+
+INLINE void store(float *y, size_t stride, int rows, __m256 acc[2][GROUP])
+{
+    for (int t = 0; t < rows; t++) {
+        _mm256_store_ps(y + t * stride, acc[0][t]);
+        _mm256_store_ps(y + t * stride + 8, acc[1][t]);
+    }
+}
+
+/* One panel against one group of rows. */
+INLINE void int8_kernel(enum gpu_type type, const uint8_t *w, uint32_t blocks, const struct act *x,
+                        float *y, size_t stride, int rows, bool ahead)
+{
+    struct panel_format format = panel_format(type);
+    __m256 acc[2][GROUP];
+    for (int t = 0; t < rows; t++)
+        acc[0][t] = acc[1][t] = _mm256_setzero_ps();
+    for (uint32_t b = 0; b < blocks; b++, w += format.bytes, x += GROUP) {
+        __m256i sum[2][GROUP];
+        if (ahead)
+            ask_for(w + AHEAD, format.bytes);
+        sum_block(type, w, x, rows, sum);
+        add_block(format, w, 0, x, rows, sum[0], acc[0]);
+        add_block(format, w, 1, x, rows, sum[1], acc[1]);
+    }
+    store(y, stride, rows, acc);
+}
+
+/* ---- f32: one multiply-add for every k ---- */
+
+INLINE __m256 wide_bf16(const uint16_t *p)
+{
+    __m256i v = _mm256_cvtepu16_epi32(_mm_load_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+}
+
+/* d * (q - zero), or d * q rounded and then + m */
+INLINE __m256 dequantize(struct panel_format format, __m256i q, __m256 d, __m256 m)
+{
+    __m256 x = _mm256_cvtepi32_ps(_mm256_sub_epi32(q, _mm256_set1_epi32(format.zero)));
+    x = _mm256_mul_ps(d, x);
+    return format.m_at ? _mm256_add_ps(x, m) : x;
+}
+
+/* Half h of a quantized block as floats: out[k][8 h ..]. Byte i of lane r is element 4 j + i. */
+INLINE void unpack_half(enum gpu_type type, const uint8_t *w, int h, float out[BLOCK][PANEL])
+{
+    struct panel_format format = panel_format(type);
+    __m256 d = halves((const uint16_t *)(w + format.d_at) + 8 * h);
+    __m256 m = format.m_at ? halves((const uint16_t *)(w + format.m_at) + 8 * h) : d;
+    const __m256i byte = _mm256_set1_epi32(255);
+    const struct panel_q8_0 *q8 = (const void *)w;
+    const struct panel_q5_0 *q5 = (const void *)w;
+    for (int j = 0; j < (type == GPU_Q8_0 ? 8 : 4); j++) {
+        __m256i lo, hi;
+        if (type == GPU_Q8_0)
+            lo = hi = load(q8->q[h][j]);
+        else
+            split(q5->q[h][j], format.h_at ? q5->h[h] : NULL, j, &lo, &hi);
+        for (int i = 0; i < 4; i++) {
+            float *at = &out[4 * j + i][8 * h];
+            if (type == GPU_Q8_0) {
+                __m256i q = _mm256_srai_epi32(_mm256_slli_epi32(lo, 24 - 8 * i), 24);
+                _mm256_store_ps(at, dequantize(format, q, d, m));
+            } else {
+                __m256i q = _mm256_and_si256(_mm256_srli_epi32(lo, 8 * i), byte);
+                __m256i p = _mm256_and_si256(_mm256_srli_epi32(hi, 8 * i), byte);
+                _mm256_store_ps(at, dequantize(format, q, d, m));
+                _mm256_store_ps(at + (ptrdiff_t)16 * PANEL, dequantize(format, p, d, m));
+            }
+        }
+    }
+}
+
+/* Elements k .. of the panel's 16 rows as floats */
+INLINE __m256 weights(enum gpu_type type, const uint8_t *w, const float unpacked[BLOCK][PANEL],
+                      uint32_t k, int h)
+{
+    switch (type) {
+    case GPU_F32:
+        return _mm256_load_ps(((const struct panel_f32 *)w)->x[k] + 8 * h);
+    case GPU_F16:
+        return halves(((const struct panel_16 *)w)->x[k] + 8 * h);
+    case GPU_BF16:
+        return wide_bf16(((const struct panel_16 *)w)->x[k] + 8 * h);
+    default:
+        return _mm256_load_ps(unpacked[k] + 8 * h);
+    }
+}
+
+INLINE void f32_kernel(enum gpu_type type, const uint8_t *w, uint32_t k, const float *x,
+                       size_t x_stride, float *y, size_t stride, int rows, bool ahead)
+{
+    struct panel_format format = panel_format(type);
+    __m256 acc[2][GROUP];
+    for (int t = 0; t < rows; t++)
+        acc[0][t] = acc[1][t] = _mm256_setzero_ps();
+    for (uint32_t at = 0; at < k; at += BLOCK, w += format.bytes, x += BLOCK) {
+        _Alignas(32) float unpacked[BLOCK][PANEL];
+        uint32_t n = k - at < BLOCK ? k - at : BLOCK;
+        if (ahead)
+            ask_for(w + AHEAD, format.bytes);
+        if (format.bits) {
+            unpack_half(type, w, 0, unpacked);
+            unpack_half(type, w, 1, unpacked);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            __m256 w0 = weights(type, w, unpacked, i, 0), w1 = weights(type, w, unpacked, i, 1);
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++) {
+                __m256 v = _mm256_broadcast_ss(&x[t * x_stride + i]);
+                acc[0][t] = _mm256_fmadd_ps(w0, v, acc[0][t]);
+                acc[1][t] = _mm256_fmadd_ps(w1, v, acc[1][t]);
+            }
+        }
+    }
+    store(y, stride, rows, acc);
+}
+
+/* ---- every type and number of rows as a function of its own ---- */
+
+/* Rows first .. first + rows - 1, a group or less, against one panel. */
+struct pass {
+    const struct linear *l;
+    const uint8_t *panel;
+    const struct linear_input *in;
+    uint32_t first;
+    float *y;
+    size_t stride;
+};
+
+INLINE void pass_body(enum gpu_type type, bool int8, const struct pass *p, int rows, bool ahead)
+{
+    if (int8) {
+        const struct act *x = linear_act((struct act *)p->in->acts, p->l->k, p->first);
+        int8_kernel(type, p->panel, p->l->blocks, x, p->y, p->stride, rows, ahead);
+    } else {
+        const float *x = p->in->f32 + p->first * p->in->stride;
+        f32_kernel(type, p->panel, p->l->k, x, p->in->stride, p->y, p->stride, rows, ahead);
+    }
+}
+
+#define PASS(NAME, TYPE, INT8, ROWS, AHEAD_)                                                       \
+    static __attribute__((noinline)) void NAME(const struct pass *p)                               \
+    {                                                                                              \
+        pass_body(TYPE, INT8, p, ROWS, AHEAD_);                                                    \
+    }
+/* The kernels 1 .. 4 make the first pass over a panel, `more` the others. */
+#define PASSES(NAME, TYPE, INT8)                                                                   \
+    PASS(NAME##_1, TYPE, INT8, 1, true)                                                            \
+    PASS(NAME##_2, TYPE, INT8, 2, true)                                                            \
+    PASS(NAME##_3, TYPE, INT8, 3, true)                                                            \
+    PASS(NAME##_4, TYPE, INT8, 4, true)                                                            \
+    PASS(NAME##_more, TYPE, INT8, 4, false)                                                        \
+    static const struct passes NAME = {{NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4}, NAME##_more};
+
+struct passes {
+    void (*rows[GROUP + 1])(const struct pass *p);
+    void (*more)(const struct pass *p);
+};
+PASSES(q4_0, GPU_Q4_0, true)
+PASSES(q4_1, GPU_Q4_1, true)
+PASSES(q5_0, GPU_Q5_0, true)
+PASSES(q5_1, GPU_Q5_1, true)
+PASSES(q8_0, GPU_Q8_0, true)
+PASSES(f32_q4_0, GPU_Q4_0, false)
+PASSES(f32_q4_1, GPU_Q4_1, false)
+PASSES(f32_q5_0, GPU_Q5_0, false)
+PASSES(f32_q5_1, GPU_Q5_1, false)
+PASSES(f32_q8_0, GPU_Q8_0, false)
+PASSES(f32_f32, GPU_F32, false)
+PASSES(f32_f16, GPU_F16, false)
+PASSES(f32_bf16, GPU_BF16, false)
+
+static const struct passes *passes_of(enum gpu_type type, bool int8)
+{
+    switch (type) {
+    case GPU_Q4_0:
+        return int8 ? &q4_0 : &f32_q4_0;
+    case GPU_Q4_1:
+        return int8 ? &q4_1 : &f32_q4_1;
+    case GPU_Q5_0:
+        return int8 ? &q5_0 : &f32_q5_0;
+    case GPU_Q5_1:
+        return int8 ? &q5_1 : &f32_q5_1;
+    case GPU_Q8_0:
+        return int8 ? &q8_0 : &f32_q8_0;
+    case GPU_F16:
+        return &f32_f16;
+    case GPU_BF16:
+        return &f32_bf16;
+    case GPU_F32:
+        return &f32_f32;
+    }
+    return NULL;
+}
+
+/* Panel by panel; all rows pass over a panel while it lies in L1. */
+static void multiply(const struct linear *l, uint32_t p0, uint32_t p1,
+                     const struct linear_input *in, uint32_t first, uint32_t n_rows, float *y,
+                     size_t stride)
+{
+    const struct passes *passes = passes_of(l->type, l->int8);
+    assert(first % GROUP == 0 && (uintptr_t)y % 32 == 0 && stride % 8 == 0);
+    for (uint32_t p = p0; p < p1; p++) {
+        struct pass pass = {.l = l,
+                            .panel = l->panels_at + p * l->panel_bytes,
+                            .in = in,
+                            .first = first,
+                            .y = y + (size_t)p * PANEL,
+                            .stride = stride};
+        for (uint32_t left = n_rows; left > 0;) {
+            uint32_t rows = left < GROUP ? left : GROUP;
+            if (left == n_rows || rows < GROUP)
+                passes->rows[rows](&pass);
+            else
+                passes->more(&pass);
+            left -= rows;
+            pass.first += rows;
+            pass.y += rows * stride;
+        }
+    }
+}
+
+/* ---- activations ---- */
+
+/* max(v, m) with m where v is NaN */
+INLINE __m256 max_or(__m256 v, __m256 m)
+{
+    return _mm256_max_ps(v, m);
+}
+
+INLINE float largest(__m256 v)
+{
+    __m128 t = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    t = _mm_max_ps(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
+}
+
+INLINE int32_t sum_of(__m256i v)
+{
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
+    return _mm_cvtsi128_si32(t);
+}
+
+static void quantize_block(const float *x, struct act *out)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f), end = _mm256_set1_ps(127.0f);
+    __m256 v[4], top = _mm256_setzero_ps();
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_loadu_ps(x + 8 * i);
+        top = max_or(_mm256_andnot_ps(sign, v[i]), top);
+    }
+    float max = largest(top);
+    __m256 inverse = _mm256_set1_ps(max > 1e-30f ? 127.0f / max : 0.0f);
+    __m256i q[4];
+    for (int i = 0; i < 4; i++) {
+        __m256 f = max_or(_mm256_mul_ps(v[i], inverse), _mm256_set1_ps(-127.0f));
+        q[i] = _mm256_cvtps_epi32(_mm256_min_ps(f, end));
+    }
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    /* packing works within 128-bit lanes and leaves the fours in the order 0 2 4 6 1 3 5 7 */
+    __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    b = _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)out->q, b);
+    out->d = max / 127.0f;
+    out->sum = (float)sum_of(sum);
+}
+
+static void quantize(const float *x, uint32_t k, struct act *out)
+{
+    for (uint32_t i = 0; i < k; i += BLOCK, out += GROUP)
+        quantize_block(x + i, out);
+}
+
+const struct linear_kernels linear_avx2 = {.quantize = quantize, .multiply = multiply};
+
+#else
+
+const struct linear_kernels linear_avx2 = {0};
+
+#endif

@@ -1,0 +1,101 @@
+/* panel.h - the layout of packed weights: blocks of 16 output rows x 32 k.
+ *
+ * Quantized types. 32-bit lane r of every vector belongs to row r of its half (rows 0 - 7, 8 - 15),
+ * so sums never cross lanes and a row's scale meets its sum by position.
+ *
+ *   nibbles  q[half][j], j = 0 .. 3: byte 4 r + i holds of row r element 4 j + i in its low nibble
+ *            and element 16 + 4 j + i in its high one
+ *   fifths   h[half]: byte 4 r + i, bit j is bit 4 of element 4 j + i, bit 4 + j that of 16 + 4 j +
+ * i bytes    q[half][j], j = 0 .. 7: byte 4 r + i holds element 4 j + i, signed d, m     f16 of the
+ * 16 rows
+ *
+ *          offsets                             bytes
+ *   Q4_0   0 nibbles   256 d                   288    x = d * (q - 8)
+ *   Q4_1   0 nibbles   256 d   288 m           320    x = d * q + m
+ *   Q5_0   0 nibbles   256 h   320 d           352    x = d * (q - 16)
+ *   Q5_1   0 nibbles   256 h   320 d   352 m   384    x = d * q + m
+ *   Q8_0   0 bytes     512 d                   544    x = d * q
+ *
+ * F32, F16, BF16: element k of the 16 rows side by side, [32][16], 2048 or 1024 bytes; what lies
+ * past k in the last block is zero.
+ */
+#ifndef LLMD_CPU_PANEL_H
+#define LLMD_CPU_PANEL_H
+
+#include <stdint.h>
+
+#include "../tensor.h"
+
+struct panel_q4_0 {
+    uint8_t q[2][4][32];
+    uint16_t d[16];
+};
+struct panel_q4_1 {
+    uint8_t q[2][4][32];
+    uint16_t d[16], m[16];
+};
+struct panel_q5_0 {
+    uint8_t q[2][4][32], h[2][32];
+    uint16_t d[16];
+};
+struct panel_q5_1 {
+    uint8_t q[2][4][32], h[2][32];
+    uint16_t d[16], m[16];
+};
+struct panel_q8_0 {
+    int8_t q[2][8][32];
+    uint16_t d[16];
+};
+struct panel_f32 {
+    float x[32][16];
+};
+struct panel_16 { /* F16 and BF16 */
+    uint16_t x[32][16];
+};
+
+_Static_assert(sizeof(struct panel_q4_0) == 288 && sizeof(struct panel_q4_1) == 320, "panel");
+_Static_assert(sizeof(struct panel_q5_0) == 352 && sizeof(struct panel_q5_1) == 384, "panel");
+_Static_assert(sizeof(struct panel_q8_0) == 544 && sizeof(struct panel_16) == 1024, "panel");
+
+/* The table above as data, for code that need not be fast. */
+struct panel_format {
+    uint16_t bytes;
+    uint8_t bits;              /* 4, 5, 8; 0: floats */
+    uint8_t zero;              /* what is taken off q */
+    uint16_t h_at, d_at, m_at; /* 0: none */
+};
+
+static inline struct panel_format panel_format(enum gpu_type type)
+{
+    switch (type) {
+    case GPU_Q4_0:
+        return (struct panel_format){.bytes = 288, .bits = 4, .zero = 8, .d_at = 256};
+    case GPU_Q4_1:
+        return (struct panel_format){.bytes = 320, .bits = 4, .d_at = 256, .m_at = 288};
+    case GPU_Q5_0:
+        return (struct panel_format){.bytes = 352, .bits = 5, .zero = 16, .h_at = 256, .d_at = 320};
+    case GPU_Q5_1:
+        return (struct panel_format){
+            .bytes = 384, .bits = 5, .h_at = 256, .d_at = 320, .m_at = 352};
+    case GPU_Q8_0:
+        return (struct panel_format){.bytes = 544, .bits = 8, .d_at = 512};
+    case GPU_F16:
+    case GPU_BF16:
+        return (struct panel_format){.bytes = sizeof(struct panel_16)};
+    case GPU_F32:
+        return (struct panel_format){.bytes = sizeof(struct panel_f32)};
+    }
+    return (struct panel_format){0};
+}
+
+/* 32 elements of one row, out of a quantized block; `zero` is not taken off q. */
+struct panel_row {
+    int16_t q[32];
+    uint16_t d, m;
+};
+void panel_read(enum gpu_type type, const uint8_t *block, uint32_t r, struct panel_row *out);
+
+/* The first n <= 32 elements of a row of a block, of any type, dequantized. */
+void panel_floats(enum gpu_type type, const uint8_t *block, uint32_t r, uint32_t n, float *out);
+
+#endif

@@ -1,0 +1,364 @@
+/* test_linear.c - packed products: AVX2 against the plain reference and against the checkpoint's
+ * own blocks, bit for bit, over types, shapes, tails and extremes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../../gpu/cpu/linear.h"
+
+static const enum gpu_type types[] = {GPU_F32,  GPU_F16,  GPU_BF16, GPU_Q4_0,
+                                      GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0};
+enum { N_TYPES = sizeof types / sizeof *types };
+
+static bool have_avx2(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && linear_avx2.multiply;
+#else
+    return false;
+#endif
+}
+
+static uint32_t random_state = 1;
+static uint32_t random_u32(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state >> 8 ^ random_state << 13;
+}
+static float random_float(void)
+{
+    return (float)(random_u32() % 20001) / 1e4f - 1.0f;
+}
+
+static void *aligned(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_non_null(p);
+    memset(p, 0xff, (bytes + 63) / 64 * 64);
+    return p;
+}
+
+/* ---- weights ---- */
+
+enum fill {
+    RANDOM,
+    LARGEST, /* every quant at the end of its range; -128 among the 8-bit ones */
+    FILLS
+};
+
+static void put_half(uint8_t *at, uint32_t low, uint32_t range, bool negative)
+{
+    uint16_t h = (uint16_t)((low + random_u32() % range) | (negative ? 0x8000u : 0));
+    memcpy(at, &h, 2);
+}
+
+static void fill_block(enum gpu_type type, enum fill fill, uint8_t *at)
+{
+    uint32_t bytes = gpu_type_info(type)->block_bytes;
+    if (type == GPU_F32) {
+        float x = fill == RANDOM ? random_float() : -3e4f;
+        memcpy(at, &x, 4);
+        return;
+    }
+    if (type == GPU_F16 || type == GPU_BF16) {
+        put_half(at, type == GPU_F16 ? 0x2000 : 0x3d00, 0x1000, random_u32() & 1);
+        if (fill == LARGEST && type == GPU_F16)
+            memcpy(at, &(uint16_t){random_u32() & 1 ? 0x7bff : 0x8001}, 2);
+        return;
+    }
+    for (uint32_t i = 0; i < bytes; i++)
+        at[i] = (uint8_t)(fill == RANDOM ? random_u32() : 0xff);
+    if (fill == LARGEST && type == GPU_Q8_0)
+        for (uint32_t i = 2; i < bytes; i++)
+            at[i] = random_u32() & 64 ? 0x80 : 0x7f;
+    put_half(at, 0x1c00, 0x400, random_u32() & 1);
+    if (type == GPU_Q4_1 || type == GPU_Q5_1)
+        put_half(at + 2, 0x1c00, 0x800, random_u32() & 1);
+}
+
+struct weights {
+    struct linear l;
+    uint8_t *raw;
+};
+
+static struct weights make_weights(enum gpu_type type, uint32_t n, uint32_t k, bool int8,
+                                   enum fill fill)
+{
+    const struct gpu_type_info *info = gpu_type_info(type);
+    struct weights w;
+    size_t blocks = (size_t)n * k / info->block;
+    w.raw = malloc(blocks * info->block_bytes);
+    assert_non_null(w.raw);
+    for (size_t i = 0; i < blocks; i++)
+        fill_block(type, fill, w.raw + i * info->block_bytes);
+    linear_shape(&w.l, type, k, n, int8);
+    w.l.panels_at = aligned(w.l.panels * w.l.panel_bytes);
+    linear_pack(&w.l, w.raw, 0, w.l.panels / 2);
+    linear_pack(&w.l, w.raw, w.l.panels / 2, w.l.panels);
+    return w;
+}
+
+static void free_weights(struct weights *w)
+{
+    free(w->raw);
+    free(w->l.panels_at);
+}
+
+/* ---- products ---- */
+
+/* y (rows, stride) of rows `first` .. of x, which are given to the kernels as their rows 0 .. */
+static void multiply(const struct linear_kernels *kernels, const struct linear *l, const float *x,
+                     uint32_t rows, float *y)
+{
+    struct act *acts = aligned(linear_acts(l->k, rows) * sizeof *acts);
+    struct linear_input in = {.acts = acts, .f32 = x, .stride = l->k};
+    if (l->int8)
+        for (uint32_t r = 0; r < rows; r++)
+            kernels->quantize(x + (size_t)r * l->k, l->k, linear_act(acts, l->k, r));
+    size_t stride = linear_stride(l->n);
+    uint32_t cut = l->panels / 3; /* as threads would */
+    kernels->multiply(l, 0, cut, &in, 0, rows, y, stride);
+    kernels->multiply(l, cut, l->panels, &in, 0, rows, y, stride);
+    free(acts);
+}
+
+/* One output from the checkpoint's blocks, as linear.h defines it. */
+static float expected_f32(const struct weights *w, uint32_t row, const float *x)
+{
+    float *f = aligned(w->l.k * sizeof *f), acc = 0;
+    linear_dequantize(w->l.type, w->raw + row * gpu_row_bytes(w->l.type, w->l.k), w->l.k, f);
+    for (uint32_t i = 0; i < w->l.k; i++)
+        acc = fmaf(f[i], x[i], acc);
+    free(f);
+    return acc;
+}
+
+/* The same through dequantized weights and activations in double: the int8 result is close to it.
+ */
+static double expected_int8(const struct weights *w, uint32_t row, const float *x, double *size)
+{
+    float *f = aligned(w->l.k * sizeof *f);
+    struct act *a = aligned(linear_acts(w->l.k, 1) * sizeof *a);
+    double sum = 0;
+    *size = 0;
+    linear_dequantize(w->l.type, w->raw + row * gpu_row_bytes(w->l.type, w->l.k), w->l.k, f);
+    linear_plain.quantize(x, w->l.k, a);
+    for (uint32_t i = 0; i < w->l.k; i++) {
+        const struct act *b = &a[i / LINEAR_BLOCK * LINEAR_GROUP];
+        double term = (double)f[i] * b->d * b->q[i % LINEAR_BLOCK];
+        sum += term;
+        *size += fabs(term);
+    }
+    free(f);
+    free(a);
+    return sum;
+}
+
+static void check_values(const struct weights *w, const float *x, const float *y, uint32_t rows)
+{
+    for (uint32_t t = 0; t < rows; t++)
+        for (uint32_t r = 0; r < w->l.n; r++) {
+            float got = y[t * linear_stride(w->l.n) + r];
+            const float *row = x + (size_t)t * w->l.k;
+            if (!w->l.int8) {
+                float want = expected_f32(w, r, row);
+                assert_memory_equal(&got, &want, sizeof got);
+            } else {
+                double size, want = expected_int8(w, r, row, &size);
+                assert_true(fabs(got - want) <= 1e-5 * size + 1e-30);
+            }
+        }
+}
+
+static void fill_input(float *x, uint32_t rows, uint32_t k, enum fill fill)
+{
+    for (size_t i = 0; i < (size_t)rows * k; i++)
+        x[i] = fill == RANDOM ? random_float() : i / k & 1 ? -3.0f : 3.0f;
+    if (fill == RANDOM && k > 2 * LINEAR_BLOCK)
+        memset(x + LINEAR_BLOCK, 0, LINEAR_BLOCK * sizeof *x); /* an empty block */
+}
+
+static void check_shape(enum gpu_type type, bool int8, uint32_t n, uint32_t k, uint32_t rows,
+                        enum fill fill)
+{
+    struct weights w = make_weights(type, n, k, int8, fill);
+    size_t stride = linear_stride(n), y_bytes = rows * stride * sizeof(float);
+    float *x = aligned((size_t)rows * k * sizeof *x), *y = aligned(y_bytes), *z = aligned(y_bytes);
+    fill_input(x, rows, k, fill);
+
+    multiply(&linear_plain, &w.l, x, rows, y);
+    check_values(&w, x, y, rows);
+    if (have_avx2()) {
+        multiply(&linear_avx2, &w.l, x, rows, z);
+        assert_memory_equal(y, z, y_bytes);
+        for (uint32_t some = 1; some < rows; some = some * 2 + 1) /* rows in calls of `some` */
+            for (uint32_t t = 0; t < rows; t += some) {
+                uint32_t m = rows - t < some ? rows - t : some;
+                multiply(&linear_avx2, &w.l, x + (size_t)t * k, m, z);
+                assert_memory_equal(y + t * stride, z, m * stride * sizeof *z);
+            }
+    }
+    free_weights(&w);
+    free(x);
+    free(y);
+    free(z);
+}
+
+static void kernels_agree(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][3] = {{16, 32, 1},  {16, 64, 7}, {48, 576, 13},
+                                         {384, 64, 4}, {5, 96, 3},  {33, 1536, 6}};
+    for (int i = 0; i < N_TYPES; i++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (int int8 = 0; int8 <= linear_quantized(types[i]); int8++)
+                for (enum fill f = 0; f < FILLS; f++)
+                    check_shape(types[i], int8, shapes[s][0], shapes[s][1], shapes[s][2], f);
+}
+
+static void any_k_for_floats(void **state)
+{
+    (void)state;
+    static const uint32_t ks[] = {1, 2, 31, 33, 40, 95};
+    for (int i = 0; i < 3; i++)
+        for (size_t s = 0; s < sizeof ks / sizeof *ks; s++)
+            check_shape(types[i], false, 17, ks[s], 6, RANDOM);
+}
+
+/* ---- inputs that no model should produce ---- */
+
+static void quantized_inputs_stay_in_range(void **state)
+{
+    (void)state;
+    static const float odd[] = {NAN,    -NAN,   INFINITY, -INFINITY, 3.4e38f, -3.4e38f,
+                                1e-30f, 1e-38f, 1e-45f,   -0.0f,     1.0f,    127.5f};
+    enum { ODD = sizeof odd / sizeof *odd };
+    for (int round = 0; round < 2000; round++) {
+        float x[LINEAR_BLOCK];
+        struct act a, b;
+        memset(&a, 0, sizeof a);
+        memset(&b, 0, sizeof b);
+        for (int i = 0; i < LINEAR_BLOCK; i++)
+            x[i] = random_u32() % 8 ? random_float() : odd[random_u32() % ODD];
+        linear_plain.quantize(x, LINEAR_BLOCK, &a);
+        int sum = 0;
+        for (int i = 0; i < LINEAR_BLOCK; i++) {
+            assert_in_range(a.q[i] + 127, 0, 254);
+            sum += a.q[i];
+        }
+        assert_true(a.sum == (float)sum);
+        if (have_avx2()) {
+            linear_avx2.quantize(x, LINEAR_BLOCK, &b);
+            assert_memory_equal(&a, &b, sizeof a);
+        }
+    }
+}
+
+/* Same bits, or both NaN. */
+static void assert_same(const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_true(memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i])));
+}
+
+static void odd_inputs_give_the_same(void **state)
+{
+    (void)state;
+    enum { N = 16, K = 64, ROWS = 5 };
+    if (!have_avx2())
+        skip();
+    for (int i = 0; i < N_TYPES; i++)
+        for (int int8 = 0; int8 <= linear_quantized(types[i]); int8++) {
+            struct weights w = make_weights(types[i], N, K, int8, RANDOM);
+            float *x = aligned(ROWS * K * sizeof *x);
+            float *y = aligned(ROWS * N * sizeof *y), *z = aligned(ROWS * N * sizeof *z);
+            fill_input(x, ROWS, K, RANDOM);
+            x[3] = NAN;
+            x[K + 40] = INFINITY;
+            x[2 * K] = -INFINITY;
+            x[3 * K + 1] = 1e-42f;
+            multiply(&linear_plain, &w.l, x, ROWS, y);
+            multiply(&linear_avx2, &w.l, x, ROWS, z);
+            assert_same(y, z, ROWS * N);
+            for (int c = 0; c < N; c++) /* the row beside them is untouched by its neighbours */
+                assert_true(isfinite(y[4 * N + c]));
+            free_weights(&w);
+            free(x);
+            free(y);
+            free(z);
+        }
+}
+
+/* ---- golden data ---- */
+
+static uint8_t *read_golden(const char *type, const char *what, size_t *bytes)
+{
+    const char *dir = getenv("GOLDEN_DIR");
+    char path[512];
+    snprintf(path, sizeof path, "%s/dequant/%s.%s.bin", dir && *dir ? dir : "tests/golden", type,
+             what);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        fail_msg("%s: cannot open", path);
+    uint8_t *p = malloc(1 << 20);
+    assert_non_null(p);
+    *bytes = fread(p, 1, 1 << 20, f);
+    fclose(f);
+    return p;
+}
+
+static void dequantizes_as_the_reference(void **state)
+{
+    (void)state;
+    for (int i = 1; i < N_TYPES; i++) { /* F32 needs none */
+        const struct gpu_type_info *info = gpu_type_info(types[i]);
+        size_t raw_bytes, want_bytes;
+        uint8_t *raw = read_golden(info->name, "blocks", &raw_bytes);
+        float *want = (float *)(void *)read_golden(info->name, "f32", &want_bytes);
+        size_t n = raw_bytes / info->block_bytes * info->block;
+        assert_int_equal(want_bytes, n * sizeof *want);
+        assert_true(n >= 64);
+        float *got = aligned(want_bytes);
+        linear_dequantize(types[i], raw, n, got);
+        assert_memory_equal(got, want, want_bytes);
+        free(raw);
+        free(want);
+        free(got);
+    }
+}
+
+static void rows_come_back_from_panels(void **state)
+{
+    (void)state;
+    enum { N = 37, K = 96 };
+    for (int i = 0; i < N_TYPES; i++) {
+        struct weights w = make_weights(types[i], N, K, false, RANDOM);
+        float want[K], got[K];
+        for (uint32_t r = 0; r < N; r++) {
+            linear_dequantize(types[i], w.raw + r * gpu_row_bytes(types[i], K), K, want);
+            linear_row(&w.l, r, got);
+            assert_memory_equal(got, want, sizeof got);
+        }
+        free_weights(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_agree),
+        cmocka_unit_test(any_k_for_floats),
+        cmocka_unit_test(quantized_inputs_stay_in_range),
+        cmocka_unit_test(odd_inputs_give_the_same),
+        cmocka_unit_test(dequantizes_as_the_reference),
+        cmocka_unit_test(rows_come_back_from_panels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
