@@ -174,8 +174,7 @@ static struct attn_shape shape_of(const struct example *e, enum gpu_kv_type type
 
 static bool have_avx2(void)
 {
-    return attn_avx2.rows && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return attn_avx2.rows && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 /* Whole prompts by the plain body: near the double result at chosen rows. */
