@@ -1,0 +1,460 @@
+/* sample.c - from a row of logits to a token: what both sample bodies share.
+ *
+ * Order of tokens: logit descending, then id ascending; it does not depend on the temperature.
+ * Every filter keeps a prefix of this order:
+ *     top_k  the first k, and all whose logit equals the k-th
+ *     top_p  the fewest whose weights reach top_p of the weight of what top_k left, at least one
+ *     min_p  those of weight >= min_p (the highest has weight 1)
+ * where a token's weight is exp((logit - highest) / temperature).
+ *
+ * No filter sorts. Tokens that a filter can keep are first collected by a bound on the logit (a
+ * bound that proves too high is lowered and the collection repeated); then the last token of the
+ * prefix is found by counting digits of the logits, high ones first, in time linear in what was
+ * collected.
+ *
+ * The draw: tokens that are left, in the order of their ids; the first at which the running sum of
+ * weights exceeds u times the total, u from rng.h. Sums over the whole vocabulary run in slices
+ * merged in order (f32 in a slice, double over slices); sums over candidates run in double, by id
+ * or, in select_last, digit by digit.
+ */
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+
+#include "math.h"
+#include "rng.h"
+#include "sample_pass.h"
+
+/* Tokens that may be drawn, ids ascending. */
+struct candidates {
+    uint32_t n;
+    uint32_t *id, *key; /* key: the logit's order as an unsigned number */
+    float *weight;
+    uint32_t *list; /* scratch of select_last */
+};
+
+struct work {
+    const struct sample_pass *pass;
+    const float *logits; /* (vocab) */
+    uint32_t vocab, slices;
+    float top, log_sum; /* the highest logit; log of the sum of exp(logit - top) */
+    float temperature;
+    float *lane;      /* (slices, SAMPLE_LANES) the highest logit of each lane */
+    float *slice_sum; /* (slices) weights */
+    struct candidates c;
+};
+
+/* What is left after the filters: the candidates, or every token. */
+struct rest {
+    bool all;
+    double total; /* weight */
+};
+
+/* ---- scratch ---- */
+
+static uint32_t slices_of(uint32_t vocab)
+{
+    return (vocab + SAMPLE_SLICE - 1) / SAMPLE_SLICE;
+}
+
+/* Room for each token, and for each lane's highest logit (bound_of_count). */
+static size_t candidates_of(uint32_t vocab)
+{
+    size_t lanes = (size_t)slices_of(vocab) * SAMPLE_LANES;
+    return vocab > lanes ? vocab : lanes;
+}
+
+size_t sample_scratch_bytes(uint32_t vocab)
+{
+    size_t floats = (size_t)slices_of(vocab) * (SAMPLE_LANES + 1);
+    return (floats + 4 * candidates_of(vocab)) * sizeof(float);
+}
+
+static void start_work(struct work *w, const struct sample_pass *pass, const float *logits,
+                       uint32_t vocab, void *scratch)
+{
+    size_t candidates = candidates_of(vocab);
+    assert(vocab > 0);
+    *w = (struct work){.pass = pass, .logits = logits, .vocab = vocab, .slices = slices_of(vocab)};
+    w->lane = scratch;
+    w->slice_sum = w->lane + (size_t)w->slices * SAMPLE_LANES;
+    w->c.weight = w->slice_sum + w->slices;
+    w->c.id = (uint32_t *)(w->c.weight + candidates);
+    w->c.key = w->c.id + candidates;
+    w->c.list = w->c.key + candidates;
+}
+
+static const float *slice(const struct work *w, uint32_t s)
+{
+    return w->logits + (size_t)s * SAMPLE_SLICE;
+}
+
+static uint32_t slice_length(const struct work *w, uint32_t s)
+{
+    uint32_t left = w->vocab - s * SAMPLE_SLICE;
+    return left < SAMPLE_SLICE ? left : SAMPLE_SLICE;
+}
+
+/* As sample_pass.h has it; -0 becomes +0. */
+static float clean(float x)
+{
+    if (x != x)
+        return -INFINITY;
+    return (x < FLT_MAX ? x : FLT_MAX) + 0.0f;
+}
+
+static uint32_t key_of(float x)
+{
+    uint32_t bits = math_bits(clean(x));
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static float logit_of(uint32_t key)
+{
+    return math_from_bits(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/* ---- the unmodified distribution ---- */
+
+static float highest_of_lanes(const struct work *w, uint32_t s)
+{
+    const float *lane = w->lane + (size_t)s * SAMPLE_LANES;
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < SAMPLE_LANES; i++)
+        top = lane[i] > top ? lane[i] : top;
+    return top + 0.0f;
+}
+
+/* Fills lane, top and log_sum. False if every logit is -infinity. */
+static bool measure(struct work *w)
+{
+    float top = -INFINITY, sum = 0.0f;
+    for (uint32_t s = 0; s < w->slices; s++) {
+        w->pass->highest(slice(w, s), slice_length(w, s), w->lane + (size_t)s * SAMPLE_LANES);
+        float part_top = highest_of_lanes(w, s);
+        if (part_top == -INFINITY)
+            continue;
+        float part = w->pass->sum(slice(w, s), slice_length(w, s), part_top, 1.0f);
+        float merged = part_top > top ? part_top : top;
+        sum = sum * math_exp(top - merged) + part * math_exp(part_top - merged);
+        top = merged;
+    }
+    w->top = top;
+    w->log_sum = math_log(sum);
+    return top != -INFINITY;
+}
+
+static float logprob(const struct work *w, uint32_t token)
+{
+    return clean(w->logits[token]) - w->top - w->log_sum;
+}
+
+/* The token of the highest logit, the lowest id of several. */
+static uint32_t greedy(const struct work *w)
+{
+    uint32_t s = 0;
+    while (highest_of_lanes(w, s) != w->top)
+        s++;
+    uint32_t t = s * SAMPLE_SLICE;
+    while (clean(w->logits[t]) != w->top)
+        t++;
+    return t;
+}
+
+/* ---- candidates ---- */
+
+/* Fills slice_sum; their sum. */
+static double weigh_all(struct work *w)
+{
+    double total = 0.0;
+    for (uint32_t s = 0; s < w->slices; s++) {
+        w->slice_sum[s] = w->pass->sum(slice(w, s), slice_length(w, s), w->top, w->temperature);
+        total += (double)w->slice_sum[s];
+    }
+    return total;
+}
+
+static double weigh_candidates(const struct candidates *c)
+{
+    double total = 0.0;
+    for (uint32_t i = 0; i < c->n; i++)
+        total += (double)c->weight[i];
+    return total;
+}
+
+/* Every token whose logit is at least cut (finite). */
+static void collect(struct work *w, float cut)
+{
+    struct candidates *c = &w->c;
+    c->n = 0;
+    for (uint32_t s = 0; s < w->slices; s++)
+        c->n +=
+            w->pass->collect(slice(w, s), slice_length(w, s), cut, s * SAMPLE_SLICE, c->id + c->n);
+    for (uint32_t i = 0; i < c->n; i++) {
+        c->weight[i] = w->logits[c->id[i]];
+        c->key[i] = key_of(c->weight[i]);
+    }
+    for (uint32_t i = 0; i < c->n; i += SAMPLE_SLICE) {
+        uint32_t n = c->n - i < SAMPLE_SLICE ? c->n - i : SAMPLE_SLICE;
+        w->pass->weigh(c->weight + i, n, w->top, w->temperature, c->weight + i);
+    }
+}
+
+/* ---- the last token of a prefix ---- */
+
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+
+struct last {
+    uint32_t key, id;
+};
+
+/* A prefix's size, or the size that it shall reach: in one of the two. */
+struct size {
+    uint64_t count;
+    double weight;
+};
+
+static struct size add(struct size a, uint64_t count, double weight)
+{
+    return (struct size){a.count + count, a.weight + weight};
+}
+
+static bool reaches(struct size a, struct size want)
+{
+    return a.count >= want.count || a.weight >= want.weight;
+}
+
+static uint32_t digit_of(const struct candidates *c, uint32_t i, int shift)
+{
+    return c->key[c->list[i]] >> shift & (DIGITS - 1);
+}
+
+/* Of the n candidates in list: the digit at `shift` in which a prefix that starts with `before`
+ * reaches `want`, or the lowest one if none does. before grows by the digits above it. */
+static uint32_t find_digit(const struct candidates *c, uint32_t n, int shift, struct size *before,
+                           struct size want)
+{
+    struct size of[DIGITS] = {{0, 0.0}};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t d = digit_of(c, i, shift);
+        of[d] = add(of[d], 1, (double)c->weight[c->list[i]]);
+    }
+    uint32_t lowest = 0;
+    while (!of[lowest].count)
+        lowest++;
+    for (uint32_t d = DIGITS - 1; d > lowest; d--) {
+        struct size with = add(*before, of[d].count, of[d].weight);
+        if (of[d].count && reaches(with, want))
+            return d;
+        *before = with;
+    }
+    return lowest;
+}
+
+/* The last token of the shortest prefix that reaches `want`; of all candidates if none does. */
+static struct last select_last(struct candidates *c, struct size want)
+{
+    struct size before = {0, 0.0};
+    uint32_t n = c->n, i = 0;
+    assert(n > 0);
+    for (uint32_t j = 0; j < n; j++)
+        c->list[j] = j;
+    for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+        uint32_t digit = find_digit(c, n, shift, &before, want), left = 0;
+        for (uint32_t j = 0; j < n; j++)
+            if (digit_of(c, j, shift) == digit)
+                c->list[left++] = c->list[j];
+        n = left;
+    }
+    for (;; i++) { /* equal logits, by id */
+        before = add(before, 1, (double)c->weight[c->list[i]]);
+        if (reaches(before, want) || i == n - 1)
+            return (struct last){c->key[c->list[i]], c->id[c->list[i]]};
+    }
+}
+
+/* Drops what comes after `last` or weighs less than min_weight. */
+static void keep(struct candidates *c, struct last last, float min_weight)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        bool inside = c->key[i] > last.key || (c->key[i] == last.key && c->id[i] <= last.id);
+        if (!inside || !(c->weight[i] >= min_weight))
+            continue;
+        c->id[n] = c->id[i];
+        c->key[n] = c->key[i];
+        c->weight[n++] = c->weight[i];
+    }
+    c->n = n;
+}
+
+/* ---- bounds ---- */
+
+static float finite_bound(float cut)
+{
+    return cut > -FLT_MAX ? cut : -FLT_MAX;
+}
+
+/* Not above any logit whose weight is exp(-depth) or more, rounding included. */
+static float bound_of_depth(const struct work *w, float depth)
+{
+    return finite_bound(w->top - w->temperature * (depth + 0.01f) - fabsf(w->top) * 0x1p-20f);
+}
+
+/* Reached by k logits or more: each lane whose highest logit reaches it has one. */
+static float bound_of_count(struct work *w, uint32_t k)
+{
+    struct candidates *c = &w->c;
+    c->n = w->slices * SAMPLE_LANES;
+    if (k > c->n)
+        return -FLT_MAX;
+    for (uint32_t i = 0; i < c->n; i++) {
+        c->id[i] = i;
+        c->key[i] = key_of(w->lane[i]);
+        c->weight[i] = 0.0f;
+    }
+    return finite_bound(logit_of(select_last(c, (struct size){k, INFINITY}).key));
+}
+
+/* ---- filters ---- */
+
+static void keep_top_k(struct work *w, uint32_t k)
+{
+    collect(w, bound_of_count(w, k));
+    struct last last = select_last(&w->c, (struct size){k, INFINITY});
+    last.id = UINT32_MAX; /* all that equal the k-th */
+    keep(&w->c, last, 0.0f);
+}
+
+static void keep_top_p(struct work *w, double total, float top_p)
+{
+    struct size want = {UINT64_MAX, total * (double)top_p};
+    keep(&w->c, select_last(&w->c, want), 0.0f);
+}
+
+/* Collects a prefix of weight `enough` and more, or, if that has less, all down to `lowest`. */
+static void collect_weight(struct work *w, double enough, float lowest)
+{
+    static const float depths[] = {6.0f, 16.0f};
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
+        float cut = bound_of_depth(w, depths[i]);
+        if (cut <= lowest)
+            break;
+        collect(w, cut);
+        if (weigh_candidates(&w->c) >= enough)
+            return;
+    }
+    collect(w, lowest);
+}
+
+static void collect_top_p(struct work *w, float top_p, float lowest)
+{
+    double total = weigh_all(w);
+    collect_weight(w, total * (double)top_p, lowest);
+    keep_top_p(w, total, top_p);
+}
+
+static struct rest filter(struct work *w, const struct gpu_sampling *s)
+{
+    bool by_k = s->top_k > 0 && s->top_k < w->vocab, by_p = s->top_p < 1.0f;
+    bool by_min = s->min_p > 0.0f;
+    float min_weight = !by_min ? 0.0f : s->min_p < 1.0f ? s->min_p : 1.0f;
+
+    w->temperature = s->temperature < FLT_MAX ? s->temperature : FLT_MAX;
+    float lowest = by_min ? bound_of_depth(w, -math_log(min_weight)) : -FLT_MAX;
+    if (!by_k && !by_p && !by_min)
+        return (struct rest){true, weigh_all(w)};
+    if (by_k) {
+        keep_top_k(w, s->top_k);
+        if (by_p)
+            keep_top_p(w, weigh_candidates(&w->c), s->top_p);
+    } else if (by_p) {
+        collect_top_p(w, s->top_p, lowest);
+    } else {
+        collect(w, lowest);
+    }
+    keep(&w->c, (struct last){0, UINT32_MAX}, min_weight);
+    return (struct rest){false, weigh_candidates(&w->c)};
+}
+
+/* ---- the draw ---- */
+
+/* Index of the first weight at which the running sum exceeds `at`; the last positive one if
+ * rounding lets none. */
+static uint32_t walk(const float *weight, uint32_t n, double at)
+{
+    double sum = 0.0;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += (double)weight[i];
+        if (sum > at)
+            return i;
+        if (weight[i] > 0.0f)
+            last = i;
+    }
+    return last;
+}
+
+static uint32_t draw_from_all(struct work *w, double at)
+{
+    uint32_t s = walk(w->slice_sum, w->slices, at), n = slice_length(w, s);
+    for (uint32_t i = 0; i < s; i++)
+        at -= (double)w->slice_sum[i];
+    w->pass->weigh(slice(w, s), n, w->top, w->temperature, w->c.weight);
+    return s * SAMPLE_SLICE + walk(w->c.weight, n, at);
+}
+
+static uint32_t draw(struct work *w, struct rest rest, double u)
+{
+    if (rest.all)
+        return draw_from_all(w, u * rest.total);
+    return w->c.id[walk(w->c.weight, w->c.n, u * rest.total)];
+}
+
+/* ---- entry points ---- */
+
+struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,
+                             const struct gpu_output *out, void *scratch)
+{
+    const struct gpu_sampling *s = &out->sampling;
+    struct work w;
+    uint32_t token;
+    assert(out->target < 0 || (uint32_t)out->target < vocab);
+    start_work(&w, pass, logits, vocab, scratch);
+    if (!measure(&w))
+        return (struct gpu_result){out->target >= 0 ? out->target : 0, -INFINITY};
+    if (out->target >= 0)
+        token = (uint32_t)out->target;
+    else if (!(s->temperature > 0.0f))
+        token = greedy(&w);
+    else
+        token = draw(&w, filter(&w, s), rng_uniform(s->seed, out->position, s->choice));
+    return (struct gpu_result){(int32_t)token, logprob(&w, token)};
+}
+
+static void spread(struct work *w, struct rest rest, float *probs)
+{
+    for (uint32_t i = 0; !rest.all && i < w->c.n; i++)
+        probs[w->c.id[i]] = (float)((double)w->c.weight[i] / rest.total);
+    for (uint32_t s = 0; rest.all && s < w->slices; s++) {
+        float *p = probs + (size_t)s * SAMPLE_SLICE;
+        w->pass->weigh(slice(w, s), slice_length(w, s), w->top, w->temperature, p);
+        for (uint32_t i = 0; i < slice_length(w, s); i++)
+            p[i] = (float)((double)p[i] / rest.total);
+    }
+}
+
+void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_sampling *s,
+                         float *probs, void *scratch)
+{
+    struct work w;
+    start_work(&w, &sample_pass_plain, logits, vocab, scratch);
+    memset(probs, 0, vocab * sizeof *probs);
+    if (!measure(&w))
+        probs[0] = 1.0f;
+    else if (!(s->temperature > 0.0f))
+        probs[greedy(&w)] = 1.0f;
+    else
+        spread(&w, filter(&w, s), probs);
+}

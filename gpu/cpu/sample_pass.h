@@ -1,0 +1,35 @@
+/* sample_pass.h - the passes over a row of logits that exist in plain C and in AVX2; sample.c does
+ * the rest.
+ *
+ * All take up to SAMPLE_SLICE logits and read them cleaned: NaN counts as -infinity, +infinity as
+ * the largest float. Lanes: logit j of the slice belongs to lane j % SAMPLE_LANES; a lane is
+ * worked through in order, lanes are added pairwise at distances 4, 2, 1.
+ */
+#ifndef LLMD_CPU_SAMPLE_PASS_H
+#define LLMD_CPU_SAMPLE_PASS_H
+
+#include <stdint.h>
+
+#include "sample.h"
+
+enum { SAMPLE_LANES = 8 };
+
+struct sample_pass {
+    /* The highest logit of each lane, -infinity where there is none. */
+    void (*highest)(const float *x, uint32_t n, float lane[SAMPLE_LANES]);
+    /* The sum of exp((x - top) / temperature), by lanes. top is finite, temperature > 0 and
+     * finite. */
+    float (*sum)(const float *x, uint32_t n, float top, float temperature);
+    /* w[j] = exp((x[j] - top) / temperature) */
+    void (*weigh)(const float *x, uint32_t n, float top, float temperature, float *w);
+    /* Appends first_id + j of every x[j] >= cut (finite) to ids, in order; how many. */
+    uint32_t (*collect)(const float *x, uint32_t n, float cut, uint32_t first_id, uint32_t *ids);
+};
+
+/* sample.h's row, on the given passes. */
+struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,
+                             const struct gpu_output *out, void *scratch);
+
+extern const struct sample_pass sample_pass_plain;
+
+#endif
