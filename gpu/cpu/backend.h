@@ -1,0 +1,150 @@
+/* backend.h - inside the CPU backend: what backend.c (life and limits), load.c (weights),
+ * workspace.c (the memory of steps) and forward.c (a step) share.
+ */
+#ifndef LLMD_CPU_BACKEND_H
+#define LLMD_CPU_BACKEND_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../gpu.h"
+#include "attention.h"
+#include "linear.h"
+#include "ops.h"
+#include "pool.h"
+#include "sample.h"
+
+enum {
+    CPU_CHUNK = 64,       /* rows that pass over a thread's share of the weights at a time */
+    CPU_PRIVATE_ROWS = 4, /* up to so many rows, every thread prepares the inputs for itself */
+    CPU_OUTPUT_ROWS = 32, /* rows of logits that exist at a time */
+    CPU_ATTN_PAIRS = 96,  /* (row, query head) pairs of an attention item */
+};
+
+/* Weights of a decoder layer. Vectors are f32, padded with zeros to 16 elements. */
+struct cpu_layer {
+    float *attn_norm, *ffn_norm;              /* (hidden) */
+    struct linear q, k, v, o, gate, up, down; /* gpu_layer's shapes */
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* or NULL */
+};
+
+/* A part of attention that one thread does: some rows of one sequence, one kv head. */
+struct cpu_attn_item {
+    uint32_t seq, first, n_rows, kv_head; /* first: counted from the sequence's first row */
+};
+
+/* What a thread has for itself. */
+struct cpu_private {
+    float *norm;      /* (CPU_PRIVATE_ROWS, hidden) */
+    struct act *acts; /* of CPU_PRIVATE_ROWS rows, the longer of hidden and heads * head_dim */
+    void *scratch;    /* attention's and sampling's */
+};
+
+/* Attention items of a layer that were taken. */
+struct cpu_counter {
+    _Alignas(64) _Atomic uint32_t next;
+};
+
+/* Memory of a step. Rows lie linear_stride() of their length apart. */
+struct cpu_workspace {
+    float *x;                     /* (max_rows, hidden) the residual stream */
+    float *norm;                  /* (max_rows, hidden) */
+    float *q, *attn;              /* (max_rows, heads * head_dim) */
+    float *last_x, *last_attn;    /* likewise, of wanted rows alone, after the last attention */
+    float *k, *v;                 /* (max_rows, kv_heads * head_dim) */
+    float *ffn;                   /* (max_rows, ffn); NULL if every down projection takes int8 */
+    struct act *acts;             /* of max_rows rows of hidden or heads * head_dim */
+    struct act *ffn_acts;         /* of max_rows rows of ffn */
+    float *gate, *up;             /* (CPU_CHUNK, ffn) each thread has columns of its own */
+    float *out;                   /* (CPU_CHUNK, hidden) likewise */
+    float *logits;                /* (CPU_OUTPUT_ROWS, vocab) */
+    uint32_t *wanted;             /* (max_outputs) rows that outputs name, ascending, each once */
+    uint32_t *wanted_of;          /* (max_outputs) each output's index in wanted */
+    struct cpu_attn_item *items;  /* (max_rows * kv_heads): each has a row or more */
+    struct cpu_counter *counters; /* (n_layers) */
+    float *rope;                  /* (max_len, rope_dim): rope_row() */
+    struct cpu_private *threads;  /* (threads) */
+};
+
+struct gpu {
+    struct gpu_config config; /* threads resolved */
+    struct gpu_model model;
+    const struct linear_kernels *linear;
+    const struct ops_kernels *ops;
+    const struct attn_kernels *attn;
+    const struct sample_kernels *sample;
+    struct pool *threads;
+    struct attn_shape shape;
+    char numerics[64];
+
+    uint8_t *weights; /* NULL before load */
+    uint64_t weights_bytes;
+    struct cpu_layer *layers;      /* (n_layers) */
+    struct linear embedding, head; /* the same panels where they are tied */
+    float *output_norm;
+    bool ffn_f32; /* some down projection takes f32 */
+
+    uint8_t *work; /* NULL before pool */
+    uint64_t work_bytes;
+    struct cpu_workspace w;
+
+    uint8_t *kv; /* (n_layers, n_blocks) blocks of block_bytes */
+    uint64_t kv_bytes;
+    size_t block_bytes; /* of one layer */
+    uint32_t n_blocks;
+
+    const struct gpu_step *step; /* between submit and wait */
+    uint32_t n_items, n_wanted;
+};
+
+/* ---- memory planned twice: once to learn the size, once to take the addresses ---- */
+
+struct cpu_plan {
+    uint8_t *base; /* NULL: only count */
+    uint64_t used;
+};
+
+static inline void *cpu_take(struct cpu_plan *p, uint64_t bytes)
+{
+    void *at = p->base ? p->base + p->used : NULL;
+    p->used += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+/* Part `index` of `parts` nearly equal parts of 0 .. n - 1. */
+struct cpu_share {
+    uint32_t from, to;
+};
+static inline struct cpu_share cpu_share(uint32_t n, unsigned index, unsigned parts)
+{
+    return (struct cpu_share){(uint32_t)((uint64_t)n * index / parts),
+                              (uint32_t)((uint64_t)n * (index + 1) / parts)};
+}
+
+/* ---- load.c ---- */
+
+/* Checks the model against its tensors and this backend's limits, then fetches and packs. After a
+ * failure nothing is loaded. */
+int cpu_load(struct gpu *g, const struct gpu_model *m, const struct gpu_source *source,
+             struct fail *f);
+void cpu_unload(struct gpu *g);
+
+/* ---- workspace.c ---- */
+
+uint64_t cpu_workspace_bytes(struct gpu *g);
+int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f);
+void cpu_pool_free(struct gpu *g);
+
+static inline uint8_t *cpu_layer_kv(const struct gpu *g, uint32_t layer)
+{
+    return g->kv + (size_t)layer * g->n_blocks * g->block_bytes;
+}
+
+/* ---- forward.c ---- */
+
+/* Computes g->step. */
+void cpu_forward(struct gpu *g);
+
+#endif

@@ -1,0 +1,144 @@
+/* workspace.c - the memory that steps work in, and the KV pool.
+ *
+ * Everything is mapped and touched once, after the weights are known, so that a step neither
+ * allocates nor faults. The workspace is planned by one list, walked to count and walked to take.
+ */
+#include "backend.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "memory.h"
+
+/* ---- plan ---- */
+
+static float *take_rows(struct cpu_plan *p, uint32_t rows, uint32_t n)
+{
+    return cpu_take(p, (uint64_t)rows * linear_stride(n) * sizeof(float));
+}
+
+static struct act *take_acts(struct cpu_plan *p, uint32_t rows, uint32_t k)
+{
+    return cpu_take(p, (uint64_t)linear_acts(k, rows) * sizeof(struct act));
+}
+
+static void plan_threads(struct gpu *g, struct cpu_plan *p, uint32_t k)
+{
+    struct cpu_private *threads = cpu_take(p, sizeof *threads * g->config.threads);
+    size_t attn = attn_scratch_bytes(&g->shape), sample = sample_scratch_bytes(g->model.vocab);
+    for (uint32_t i = 0; i < g->config.threads; i++) {
+        struct cpu_private t = {.norm = take_rows(p, CPU_PRIVATE_ROWS, g->model.hidden),
+                                .acts = take_acts(p, CPU_PRIVATE_ROWS, k),
+                                .scratch = cpu_take(p, attn > sample ? attn : sample)};
+        cpu_take(p, 64); /* so that no prefetched pair of lines is shared */
+        if (threads)
+            threads[i] = t;
+    }
+    g->w.threads = threads;
+}
+
+/* Lays the workspace out at base, or at nothing; returns its bytes. */
+static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
+{
+    struct cpu_plan plan = {.base = base}, *p = &plan;
+    const struct gpu_model *m = &g->model;
+    const struct gpu_config *c = &g->config;
+    struct cpu_workspace *w = &g->w;
+    uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
+    uint32_t k = m->hidden > q ? m->hidden : q;
+    uint32_t wanted = c->max_outputs < c->max_rows ? c->max_outputs : c->max_rows;
+    w->x = take_rows(p, c->max_rows, m->hidden);
+    w->norm = take_rows(p, c->max_rows, m->hidden);
+    w->q = take_rows(p, c->max_rows, q);
+    w->attn = take_rows(p, c->max_rows, q);
+    w->last_x = take_rows(p, wanted, m->hidden);
+    w->last_attn = take_rows(p, wanted, q);
+    w->k = take_rows(p, c->max_rows, kv);
+    w->v = take_rows(p, c->max_rows, kv);
+    w->ffn = g->ffn_f32 ? take_rows(p, c->max_rows, m->ffn) : NULL;
+    w->acts = take_acts(p, c->max_rows, k);
+    w->ffn_acts = take_acts(p, c->max_rows, m->ffn);
+    w->gate = take_rows(p, CPU_CHUNK, m->ffn);
+    w->up = take_rows(p, CPU_CHUNK, m->ffn);
+    w->out = take_rows(p, CPU_CHUNK, m->hidden);
+    w->logits = take_rows(p, CPU_OUTPUT_ROWS, m->vocab);
+    w->wanted = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted);
+    w->wanted_of = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted_of);
+    w->items = cpu_take(p, (uint64_t)c->max_rows * m->kv_heads * sizeof *w->items);
+    w->counters = cpu_take(p, (uint64_t)m->n_layers * sizeof *w->counters);
+    w->rope = cpu_take(p, (uint64_t)c->max_len * m->rope_dim * sizeof(float));
+    plan_threads(g, p, k);
+    return plan.used;
+}
+
+uint64_t cpu_workspace_bytes(struct gpu *g)
+{
+    return g->work ? g->work_bytes : plan_workspace(g, NULL);
+}
+
+/* ---- first touch ---- */
+
+enum { PAGE = 4096 };
+
+/* Maps every page of this thread's share; shares meet between huge pages. */
+static void touch_share(uint8_t *at, uint64_t bytes, unsigned thread, unsigned n_threads)
+{
+    uint64_t pages = bytes / MEMORY_HUGE + 1;
+    uint64_t from = pages * thread / n_threads * MEMORY_HUGE;
+    uint64_t to = pages * (thread + 1) / n_threads * MEMORY_HUGE;
+    for (uint64_t i = from; i < to && i < bytes; i += PAGE)
+        *(volatile uint8_t *)(at + i) = 0;
+}
+
+static void touch_job(void *context, unsigned thread, unsigned n_threads)
+{
+    struct gpu *g = context;
+    touch_share(g->kv, g->kv_bytes, thread, n_threads);
+    touch_share(g->work, g->work_bytes, thread, n_threads);
+}
+
+static void rope_job(void *context, unsigned thread, unsigned n_threads)
+{
+    struct gpu *g = context;
+    const struct gpu_model *m = &g->model;
+    struct cpu_share s = cpu_share(g->config.max_len, thread, n_threads);
+    rope_fill(g->w.rope, s.from, s.to, m->rope_freq, m->rope_dim, m->rope_magnitude);
+}
+
+/* ---- pool ---- */
+
+int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
+{
+    uint64_t bytes, need, work_bytes = plan_workspace(g, NULL), left = memory_available("");
+    if (n_blocks == 0)
+        return fail(f, -EINVAL, "a KV pool of 0 blocks holds no token");
+    if (__builtin_mul_overflow((uint64_t)g->block_bytes * g->model.n_layers, n_blocks, &bytes) ||
+        __builtin_add_overflow(bytes, work_bytes, &need) || need > left)
+        return fail(f, -ENOMEM,
+                    "a KV pool of %" PRIu32 " blocks and the workspace of %" PRIu64
+                    " MiB do not fit into the %" PRIu64 " MiB that are free; make the pool smaller",
+                    n_blocks, work_bytes >> 20, left >> 20);
+    g->kv = memory_map(bytes);
+    g->kv_bytes = bytes;
+    g->work = memory_map(work_bytes);
+    g->work_bytes = work_bytes;
+    if (!g->kv || !g->work) {
+        cpu_pool_free(g);
+        return fail(f, -ENOMEM, "the system refused %" PRIu64 " MiB for the KV pool", need >> 20);
+    }
+    g->n_blocks = n_blocks;
+    pool_run(g->threads, touch_job, g); /* before the plan writes into it */
+    plan_workspace(g, g->work);
+    if (g->model.rope_dim)
+        pool_run(g->threads, rope_job, g);
+    pool_rest(g->threads);
+    return 0;
+}
+
+void cpu_pool_free(struct gpu *g)
+{
+    memory_unmap(g->kv, g->kv_bytes);
+    memory_unmap(g->work, g->work_bytes);
+    g->kv = g->work = NULL;
+    g->kv_bytes = g->work_bytes = 0;
+}
