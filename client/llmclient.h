@@ -195,7 +195,12 @@ enum llm_tokenize_flags {
 };
 enum llm_detok_flags {
     LLM_DETOK_UTF8 = 1,        /* never hand out a part of a UTF-8 character */
-    LLM_DETOK_SHOW_SPECIAL = 2 /* control tokens are spelled out; without it they are silent */
+    LLM_DETOK_SHOW_SPECIAL = 2, /* control tokens are spelled out; without it they are silent */
+    LLM_DETOK_WORDS = 4,        /* hand out whole words (with the white space behind them) */
+    LLM_DETOK_SENTENCES = 8,    /* hand out whole sentences: for speech synthesis */
+    LLM_DETOK_CONTINUE = 16     /* the stream continues a text (a prompt without a chat template):
+                                 * keep the space that it may begin with. Without it the space that
+                                 * a SentencePiece tokenizer puts before every text is taken away */
 };
 
 /* Over the client's vocabulary: independent of the handle afterwards (it keeps its own mapping).
@@ -207,9 +212,10 @@ LLM_API int llm_tokenizer_open_image(struct llm_tokenizer **out, const void *ima
                                      char *why, size_t why_size);
 LLM_API void llm_tokenizer_close(struct llm_tokenizer *t);
 
-/* Token ids of the text's exact bytes. Returns how many there are; at most `max` are stored (NULL
- * and 0: just count). Any bytes are accepted, also ill-formed UTF-8 and NUL. -ENOMEM, -E2BIG (over
- * 2^30 bytes). */
+/* Token ids of the text. Returns how many there are; at most `max` are stored (NULL and 0: just
+ * count). Any bytes are accepted, NUL as well; ill-formed UTF-8 is read as U+FFFD, one for each
+ * maximal ill-formed part. Where the model's own tokenizer composes characters (NFC: qwen2), so
+ * does this. -ENOMEM, -E2BIG (over 2^30 bytes). */
 LLM_API long llm_tokenize(const struct llm_tokenizer *t, const char *text, size_t bytes,
                           unsigned flags, int32_t *tokens, size_t max);
 
@@ -220,9 +226,12 @@ LLM_API bool llm_token_is_control(const struct llm_tokenizer *t, int32_t token);
 LLM_API uint32_t llm_tokenizer_vocab(const struct llm_tokenizer *t);
 
 /* Streaming: push one token, get the bytes that are ready (not NUL-terminated). -ENOBUFS if `size`
- * is too small (nothing is lost: push no token, call llm_detokenize_flush with more room).
- * llm_detokenize_flush hands out what waits for its rest, at the end of a stream. Several
- * detokenizers may hang on one tokenizer, which outlives them. */
+ * is too small (nothing is lost: push no token, call llm_detokenize_flush with more room: it then
+ * hands out just that). llm_detokenize_flush hands out what waits for its rest, at the end of a
+ * stream; -ENOBUFS as above. LLM_ETOKEN, -ENOMEM: nothing has changed.
+ * With LLM_DETOK_UTF8, _WORDS or _SENTENCES ill-formed UTF-8 becomes U+FFFD as soon as it is
+ * certain. At most 256 bytes wait for the end of a word, 1024 for that of a sentence; more is
+ * handed out in pieces. Several detokenizers may hang on one tokenizer, which outlives them. */
 LLM_API int llm_detokenizer_open(struct llm_detokenizer **out, const struct llm_tokenizer *t,
                                  unsigned flags);
 LLM_API void llm_detokenizer_reset(struct llm_detokenizer *d);
