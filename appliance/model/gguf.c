@@ -15,7 +15,7 @@
  *
  * The file is read, not mapped: a mapped file that somebody truncates raises SIGBUS.
  */
-#define _GNU_SOURCE /* qsort_r */
+
 #include "gguf.h"
 
 #include <assert.h>
