@@ -1,0 +1,46 @@
+/* fake_gpu.h - a backend for tests of the scheduling core. Its "model" is a hash of the whole token
+ * history, and the history is what the KV blocks hold: a wrong block table, a missing copy or a
+ * write to a shared block changes the tokens that come out. It checks what gpu.h demands of a step
+ * and aborts the test where it is broken. */
+#ifndef LLMD_TESTS_FAKE_GPU_H
+#define LLMD_TESTS_FAKE_GPU_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../gpu/gpu.h"
+
+struct fake_cell { /* one position of one block */
+    int32_t token;
+    uint32_t pos_plus_1; /* 0: never written */
+};
+
+struct fake_gpu {
+    uint32_t vocab, n_blocks, max_rows, max_seqs, max_outputs;
+    struct fake_cell (*blocks)[GPU_KV_BLOCK]; /* (n_blocks) */
+    const struct gpu_step *in_flight;
+    uint32_t *written_by; /* (n_blocks) entry of the step that wrote it, plus 1 */
+    uint64_t steps, copies;
+    uint32_t rows_last;
+    uint64_t fail_wait_at, fail_submit_at, fail_copy_at; /* number of the step, from 1; 0: never */
+    int32_t forced_token;                                /* >= 0: what every draw gives */
+    /* called at the end of each wait, if not NULL */
+    void (*watch)(void *context, const struct gpu_step *step);
+    void *watch_context;
+};
+
+void fake_gpu_open(struct fake_gpu *g, uint32_t vocab, uint32_t n_blocks, uint32_t max_rows,
+                   uint32_t max_seqs, uint32_t max_outputs);
+void fake_gpu_close(struct fake_gpu *g);
+const struct gpu_ops *fake_gpu_ops(void);
+static inline struct gpu *fake_gpu_handle(struct fake_gpu *g)
+{
+    return (struct gpu *)(void *)g;
+}
+
+/* The model itself: the token behind that history, and the log-probability of any token there. */
+int32_t fake_model_next(const int32_t *history, uint32_t n, const struct gpu_sampling *sampling,
+                        uint32_t vocab);
+float fake_model_logprob(const int32_t *history, uint32_t n, int32_t token);
+
+#endif
