@@ -355,7 +355,7 @@ void clients_leave(struct clients *cs, uint32_t slot)
     assert(c->state == CLIENT_LIVE);
     engine_drop_client(cs->engine, slot);
     shutdown(c->socket, SHUT_RDWR); /* the other side sees its end now, not when the poll is gone */
-    c->state = CLIENT_DRAINING;
+    c->state = CLIENT_LEAVING;
     cs->n_live--;
     cs->leaving[cs->n_leaving++] = slot;
     STATS_SET(cs->stats, clients, cs->n_live);

@@ -1,11 +1,14 @@
 /* clients.h - the clients that are connected: their slots, segments and rings, between the rings
  * (shm/ring.h) and the scheduling core (engine.h).
  *
- *                clients_admit           clients_leave, clients_evict
- *        FREE ------------------> LIVE ------------------------------> DRAINING
- *          ^                                                              |
- *          +--------------------------------------------------------------+
- *            clients_free, once no wait in the kernel names the slot; generation + 1
+ *        clients_admit         clients_leave, _evict            let_go (loop.c)
+ *   FREE --------------> LIVE ----------------------> LEAVING ------------------> DRAINING
+ *    ^                                                                                |
+ *    +--------------------------------------------------------------------------------+
+ *         clients_free, once no wait in the kernel names the slot; generation + 1
+ *
+ * LEAVING slots stand in `leaving` until the loop cancels their waits; a slot is in that list at
+ * most once, because only DRAINING ones become free.
  *
  * Invariants
  *   1. Only LIVE slots are read, written, or known to the core: clients_leave drops the client
@@ -32,7 +35,7 @@
 #include "segments.h"
 #include "stats.h"
 
-enum client_state { CLIENT_FREE, CLIENT_LIVE, CLIENT_DRAINING };
+enum client_state { CLIENT_FREE, CLIENT_LIVE, CLIENT_LEAVING, CLIENT_DRAINING };
 
 enum client_wait {
     CLIENT_WAIT_SOCKET = 1, /* poll: the other end closed, or spoke */
@@ -59,7 +62,7 @@ struct clients {
     uint32_t n_live;
     uint32_t first; /* where the next sweep starts: nobody is always first */
     struct client *slots;
-    uint32_t *leaving, n_leaving; /* slots that became DRAINING and were not seen to yet */
+    uint32_t *leaving, n_leaving; /* slots in state LEAVING */
     uint32_t *wake, n_wake;       /* slots whose clients sleep on cq_tail and have news */
     uint32_t max_model_len;
     struct llm_welcome welcome; /* what is the same for all */
@@ -106,7 +109,7 @@ void clients_disarm(struct clients *cs);
 /* True if tokens or finals of somebody wait for ring room. */
 bool clients_hold(const struct clients *cs);
 
-/* LIVE -> DRAINING; appended to `leaving`. Others are left alone. */
+/* LIVE -> LEAVING, appended to `leaving`. */
 void clients_leave(struct clients *cs, uint32_t slot);
 /* The same with a reason that the client, the board and its errors are told. */
 void clients_evict(struct clients *cs, uint32_t slot, int code, const char *why);

@@ -145,10 +145,12 @@ static void arm_client_futexes(struct loop *l, uint32_t slot)
         arm_futex(l, slot, CLIENT_WAIT_DRAIN, &c->ring.up->cq_head, c->ring.cq_head);
 }
 
-/* A slot that became DRAINING: it is free once the kernel has let go of everything. */
+/* LEAVING -> DRAINING: the slot is free once the kernel has let go of everything. */
 static void let_go(struct loop *l, uint32_t slot)
 {
     struct client *c = &l->c.clients->slots[slot];
+    assert(c->state == CLIENT_LEAVING);
+    c->state = CLIENT_DRAINING;
     for (unsigned wait = CLIENT_WAIT_SOCKET; wait <= CLIENT_WAIT_DRAIN; wait <<= 1)
         if (c->armed & wait)
             cancel(l, client_tag(l, slot, wait));
@@ -163,8 +165,8 @@ static void on_client(struct loop *l, uint32_t slot, uint32_t generation, unsign
     if (c->generation != generation || !(c->armed & wait))
         return;
     c->armed &= ~wait;
-    if (c->state == CLIENT_DRAINING) {
-        if (!c->armed)
+    if (c->state != CLIENT_LIVE) { /* both the socket and the process tell of a death */
+        if (c->state == CLIENT_DRAINING && !c->armed)
             clients_free(cs, slot);
         return;
     }
