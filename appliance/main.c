@@ -58,7 +58,7 @@ static int open_model(struct appliance *a, struct fail *f)
     if (a->max_model_len > context)
         return fail(f, -EDOM, "--max-model-len %u is out of range: 2 to %u, the model's context",
                     a->max_model_len, context);
-    printf("llmd %s: loading %s (%s, %s, %s, %.1f MiB)\n", LLMD_VERSION, a->o.model, a->model->name,
+    printf("llmd %s: loading %s (%s, %s, %.1f MiB)\n", LLMD_VERSION, a->model->name,
            a->model->architecture, a->model->quantization,
            (double)a->model->weights_bytes / (1 << 20));
     fflush(stdout);
