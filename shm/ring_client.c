@@ -85,6 +85,8 @@ int32_t *ring_reserve(struct ring_client *r, uint32_t tokens)
     if (bytes > r->arena_bytes || r->broken)
         return NULL;
     reclaim(r);
+    if (r->broken)
+        return NULL;
     /* Only when no entry is left may the cursors jump: each entry ends at one of them. */
     if (r->arena_freed_seq == r->sq_tail)
         r->arena_head = r->arena_tail = 0;
