@@ -9,13 +9,13 @@
  *
  * No filter sorts. Tokens that a filter can keep are first collected by a bound on the logit (a
  * bound that proves too high is lowered and the collection repeated); then the last token of the
- * prefix is found by counting digits of the logits, high ones first, in time linear in what was
- * collected.
+ * prefix is found by cutting the range of their logits into parts, and the part where the prefix
+ * ends again: at most four times, each linear in what is left.
  *
  * The draw: tokens that are left, in the order of their ids; the first at which the running sum of
  * weights exceeds u times the total, u from rng.h. Sums over the whole vocabulary run in slices
  * merged in order (f32 in a slice, double over slices); sums over candidates run in double, by id
- * or, in select_last, digit by digit.
+ * or, in select_last, part by part.
  */
 #include <assert.h>
 #include <float.h>
@@ -107,7 +107,7 @@ static float clean(float x)
 static uint32_t key_of(float x)
 {
     uint32_t bits = math_bits(clean(x));
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return bits ^ ((0u - (bits >> 31)) | 0x80000000u);
 }
 
 static float logit_of(uint32_t key)
@@ -205,6 +205,12 @@ static void collect(struct work *w, float cut)
 
 enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 
+/* A range of keys cut into DIGITS equal parts, part i from base + (i << shift) on. */
+struct range {
+    uint32_t base;
+    int shift;
+};
+
 struct last {
     uint32_t key, id;
 };
@@ -225,48 +231,68 @@ static bool reaches(struct size a, struct size want)
     return a.count >= want.count || a.weight >= want.weight;
 }
 
-static uint32_t digit_of(const struct candidates *c, uint32_t i, int shift)
+static uint32_t digit_of(const struct candidates *c, uint32_t i, struct range r)
 {
-    return c->key[c->list[i]] >> shift & (DIGITS - 1);
+    return (c->key[c->list[i]] - r.base) >> r.shift;
 }
 
-/* Of the n candidates in list: the digit at `shift` in which a prefix that starts with `before`
- * reaches `want`, or the lowest one if none does. before grows by the digits above it. */
-static uint32_t find_digit(const struct candidates *c, uint32_t n, int shift, struct size *before,
-                           struct size want)
+/* The range of the n candidates in list. False if their keys are all the same. */
+static bool find_range(const struct candidates *c, uint32_t n, struct range *r)
+{
+    uint32_t low = UINT32_MAX, high = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = c->key[c->list[i]];
+        low = key < low ? key : low;
+        high = key > high ? key : high;
+    }
+    if (low == high)
+        return false;
+    int bits = 32 - __builtin_clz(high - low);
+    *r = (struct range){low, bits > DIGIT_BITS ? bits - DIGIT_BITS : 0};
+    return true;
+}
+
+/* Of the n candidates in list: the digit in which a prefix that starts with `before` reaches
+ * `want`, or the lowest one if none does. before grows by the digits above it. */
+static uint32_t find_digit(const struct candidates *c, uint32_t n, struct range r,
+                           struct size *before, struct size want)
 {
     struct size of[DIGITS] = {{0, 0.0}};
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t d = digit_of(c, i, shift);
+        uint32_t d = digit_of(c, i, r);
         of[d] = add(of[d], 1, (double)c->weight[c->list[i]]);
     }
-    uint32_t lowest = 0;
-    while (!of[lowest].count)
-        lowest++;
-    for (uint32_t d = DIGITS - 1; d > lowest; d--) {
+    for (uint32_t d = DIGITS - 1; d > 0; d--) {
         struct size with = add(*before, of[d].count, of[d].weight);
         if (of[d].count && reaches(with, want))
             return d;
         *before = with;
     }
-    return lowest;
+    return 0; /* base is the key of one of them */
+}
+
+static uint32_t keep_digit(struct candidates *c, uint32_t n, struct range r, uint32_t digit)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool inside = digit_of(c, i, r) == digit;
+        c->list[left] = c->list[i];
+        left += inside;
+    }
+    return left;
 }
 
 /* The last token of the shortest prefix that reaches `want`; of all candidates if none does. */
 static struct last select_last(struct candidates *c, struct size want)
 {
     struct size before = {0, 0.0};
+    struct range r;
     uint32_t n = c->n, i = 0;
     assert(n > 0);
     for (uint32_t j = 0; j < n; j++)
         c->list[j] = j;
-    for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
-        uint32_t digit = find_digit(c, n, shift, &before, want), left = 0;
-        for (uint32_t j = 0; j < n; j++)
-            if (digit_of(c, j, shift) == digit)
-                c->list[left++] = c->list[j];
-        n = left;
-    }
+    while (find_range(c, n, &r))
+        n = keep_digit(c, n, r, find_digit(c, n, r, &before, want));
     for (;; i++) { /* equal logits, by id */
         before = add(before, 1, (double)c->weight[c->list[i]]);
         if (reaches(before, want) || i == n - 1)
@@ -277,14 +303,15 @@ static struct last select_last(struct candidates *c, struct size want)
 /* Drops what comes after `last` or weighs less than min_weight. */
 static void keep(struct candidates *c, struct last last, float min_weight)
 {
-    uint32_t n = 0;
+    uint64_t end = (uint64_t)last.key << 32 | (UINT32_MAX - last.id);
+    uint32_t n = 0; /* no branches: half of the tokens may go, in no pattern */
     for (uint32_t i = 0; i < c->n; i++) {
-        bool inside = c->key[i] > last.key || (c->key[i] == last.key && c->id[i] <= last.id);
-        if (!inside || !(c->weight[i] >= min_weight))
-            continue;
+        uint64_t at = (uint64_t)c->key[i] << 32 | (UINT32_MAX - c->id[i]);
+        bool inside = (at >= end) & (c->weight[i] >= min_weight);
         c->id[n] = c->id[i];
         c->key[n] = c->key[i];
-        c->weight[n++] = c->weight[i];
+        c->weight[n] = c->weight[i];
+        n += inside;
     }
     c->n = n;
 }
