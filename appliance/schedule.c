@@ -218,16 +218,39 @@ static bool blocks_allow(const struct schedule *c, uint32_t wanted)
 
 /* ---- planning ---- */
 
-/* Decodes into c->turns: in order of admission, or, where they do not all fit, from the one behind
- * the last that was served. */
-static uint32_t decode_turns(struct schedule *c)
+static bool prompts_want_rows(const struct schedule *c)
 {
-    uint32_t n = 0, n_decodes = 0, start = 0;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->state == SEQUENCE_PREFILL)
+            return true;
+    return !list_empty(&c->waiting) && c->n_running < c->config->max_num_seqs &&
+           blocks_allow(c, blocks_wanted(LIST_OF(c->waiting.next, struct sequence, queue)));
+}
+
+/* Rows that decodes may take: all, but where they alone would fill every step, a quarter of every
+ * second one is for prompts. */
+static uint32_t decode_share(struct schedule *c)
+{
+    uint32_t n_decodes = 0, quarter = (c->budget + 3) / 4;
     for (uint32_t i = 0; i < c->n_running; i++)
         n_decodes += c->running[i]->state == SEQUENCE_DECODE;
-    if (n_decodes > c->budget)
+    if (n_decodes < c->budget || !prompts_want_rows(c))
+        return c->budget;
+    c->prompts_turn = !c->prompts_turn;
+    return c->prompts_turn ? c->budget - quarter : c->budget;
+}
+
+/* Decodes into c->turns: in order of admission, or, where they do not all fit, from the one behind
+ * the last that was served. */
+static uint32_t decode_turns(struct schedule *c, uint32_t share)
+{
+    uint32_t n = 0, start = 0;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        n += c->running[i]->state == SEQUENCE_DECODE;
+    if (n > share)
         while (start < c->n_running && c->running[start]->admission <= c->served)
             start++;
+    n = 0;
     for (uint32_t i = 0; i < c->n_running; i++) {
         struct sequence *s = c->running[(start + i) % c->n_running];
         if (s->state == SEQUENCE_DECODE)
@@ -236,15 +259,16 @@ static uint32_t decode_turns(struct schedule *c)
     return n;
 }
 
-static void plan_decodes(struct schedule *c)
+static void plan_decodes(struct schedule *c, uint32_t share)
 {
-    uint32_t n = decode_turns(c);
-    for (uint32_t i = 0; i < n && c->budget; i++) {
+    uint32_t n = decode_turns(c, share);
+    for (uint32_t i = 0; i < n && share; i++) {
         struct sequence *s = c->turns[i];
         if (s->state != SEQUENCE_DECODE || !cover_by_force(c, s, s->n_tokens))
             continue;
         s->rows = 1;
         c->budget--;
+        share--;
         c->served = s->admission;
     }
 }
@@ -381,9 +405,11 @@ void schedule_form(struct schedule *c, uint64_t now_ns)
     c->step.n_rows = c->step.n_seqs = c->step.n_outputs = 0;
     for (uint32_t i = 0; i < c->n_running; i++)
         c->running[i]->rows = c->running[i]->n_forks = 0;
-    plan_decodes(c);
+    plan_decodes(c, decode_share(c));
     plan_prefills(c);
     plan_admissions(c);
+    if (c->budget == c->config->max_num_batched_tokens) /* the prompts found no blocks */
+        plan_decodes(c, c->budget);
     emit_all(c, SEQUENCE_DECODE);
     emit_all(c, SEQUENCE_PREFILL);
     assert(c->step.n_rows > 0 || (!c->n_running && !c->n_waiting));

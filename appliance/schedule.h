@@ -4,6 +4,8 @@
  *   1. every running decode (those that were served longest ago first, where they are too many),
  *   2. prefill chunks of what runs, oldest first, each at most prefill_chunk rows,
  *   3. the head of the waiting queue, as long as a place, rows and blocks are free.
+ * Where decodes alone would fill every step, every second one leaves a quarter of its rows to
+ * prompts: else a few long answers would keep all others waiting.
  *
  * Invariants
  *   1. running[] is in order of admission, the waiting queue in order of arrival.
@@ -33,6 +35,7 @@ struct schedule {
     uint32_t watermark;  /* blocks that an admission leaves free */
     uint64_t admissions; /* so far */
     uint64_t served;     /* admission number of the decode that was served last */
+    bool prompts_turn;   /* the last full step left rows to prompts */
 
     /* the step */
     uint64_t now_ns;
