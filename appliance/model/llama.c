@@ -324,9 +324,10 @@ static int take_global(struct opened *o, struct fail *f)
 /* Tensors that may be there and are not needed: old converters stored the plain frequencies. */
 static bool ignorable(const char *name)
 {
-    const char *last = strrchr(name, '.');
+    const char *old = strstr(name, ".attn_rot_embd");
     return strcmp(name, "rope_freqs.weight") == 0 ||
-           (last && last - name >= 14 && strncmp(last - 14, ".attn_rot_embd", 14) == 0);
+           (old &&
+            (strcmp(old, ".attn_rot_embd") == 0 || strcmp(old, ".attn_rot_embd.weight") == 0));
 }
 
 static int refuse_unknown(struct opened *o, struct fail *f)
