@@ -1,7 +1,7 @@
 /* The scheduling core under random loads, limits, rings, cancels, departures and backend failures,
  * seed by seed. LLMD_EXHAUSTIVE in the environment: many seeds. A failing seed is printed; run it
  * alone with SEED=n. */
-#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,24 +165,36 @@ static void soak(uint32_t seed)
     rig_close(&k.r);
 }
 
+static uint32_t seed_now;
+
+static void say_seed(int signal_number)
+{
+    (void)signal_number;
+    fprintf(stderr, "seed %u\n", seed_now);
+}
+
 static void random_seeds(void **state)
 {
     (void)state;
     const char *one = getenv("SEED");
-    if (one) {
-        soak((uint32_t)atoi(one));
-        return;
-    }
-    uint32_t n = getenv("LLMD_EXHAUSTIVE") ? SEEDS_EXHAUSTIVE : SEEDS;
-    for (uint32_t seed = 1; seed <= n; seed++) {
-        fprintf(stderr, "\rseed %u", seed);
-        soak(seed);
-    }
-    fprintf(stderr, "\r");
+    uint32_t first = one ? (uint32_t)atoi(one) : 1;
+    uint32_t n = one ? 1 : getenv("LLMD_EXHAUSTIVE") ? SEEDS_EXHAUSTIVE : SEEDS;
+    signal(SIGABRT, say_seed);
+    for (seed_now = first; seed_now < first + n; seed_now++)
+        soak(seed_now);
+    seed_now = 0;
+}
+
+static int say_failed_seed(void **state)
+{
+    (void)state;
+    if (seed_now)
+        say_seed(0);
+    return 0;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_seeds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(random_seeds, say_failed_seed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
