@@ -73,18 +73,19 @@ static uint32_t collect(const float *x, uint32_t n, float cut, uint32_t first_id
     return found;
 }
 
-static const struct sample_pass pass = {highest, sum, weigh, collect};
+const struct sample_pass sample_pass_avx2 = {highest, sum, weigh, collect};
 
 static struct gpu_result row(const float *logits, uint32_t vocab, const struct gpu_output *out,
                              void *scratch)
 {
-    return sample_row(&pass, logits, vocab, out, scratch);
+    return sample_row(&sample_pass_avx2, logits, vocab, out, scratch);
 }
 
 const struct sample_kernels sample_avx2 = {row};
 
 #else
 
+const struct sample_pass sample_pass_avx2 = {0};
 const struct sample_kernels sample_avx2 = {0};
 
 #endif

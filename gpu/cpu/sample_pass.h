@@ -30,6 +30,6 @@ struct sample_pass {
 struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,
                              const struct gpu_output *out, void *scratch);
 
-extern const struct sample_pass sample_pass_plain;
+extern const struct sample_pass sample_pass_plain, sample_pass_avx2; /* same bits */
 
 #endif

@@ -2,7 +2,7 @@
  */
 #include "../../gpu/cpu/math.h"
 #include "../../gpu/cpu/rng.h"
-#include "../../gpu/cpu/sample.h"
+#include "../../gpu/cpu/sample_pass.h"
 #include "../support/support.h"
 
 #include <float.h>
@@ -471,6 +471,36 @@ static void avx2_same_bits(void **state)
     }
 }
 
+/* The passes alone, where a token may hide a difference in the last bit. */
+static void avx2_same_passes(void **state)
+{
+    (void)state;
+    if (!have_avx2())
+        skip();
+    const struct sample_pass *plain = &sample_pass_plain, *fast = &sample_pass_avx2;
+    struct rnd r = {8};
+    float x[SAMPLE_SLICE], w[2][SAMPLE_SLICE], lane[2][SAMPLE_LANES];
+    uint32_t ids[2][SAMPLE_SLICE];
+    for (uint32_t n = 1; n <= SAMPLE_SLICE; n += n < 40 ? 1 : 41) {
+        random_logits(&r, x, n, 10.0f, n % 2 ? 0.5f : 0.0f);
+        for (uint32_t i = 0; i < n / 20; i++)
+            x[rnd_below(&r, n)] = i % 3 == 0 ? NAN : i % 3 == 1 ? -INFINITY : INFINITY;
+        float top = rnd_float(&r) * 5.0f + 10.0f, temperature = 0.3f + (float)(n % 7);
+        plain->highest(x, n, lane[0]);
+        fast->highest(x, n, lane[1]);
+        for (int i = 0; i < SAMPLE_LANES; i++)
+            assert_true(lane[0][i] == lane[1][i]);
+        plain->weigh(x, n, top, temperature, w[0]);
+        fast->weigh(x, n, top, temperature, w[1]);
+        assert_memory_equal(w[0], w[1], n * sizeof *x);
+        assert_int_equal(math_bits(plain->sum(x, n, top, temperature)),
+                         math_bits(fast->sum(x, n, top, temperature)));
+        uint32_t found = plain->collect(x, n, x[0] == x[0] ? x[0] : 1.0f, 5, ids[0]);
+        assert_int_equal(fast->collect(x, n, x[0] == x[0] ? x[0] : 1.0f, 5, ids[1]), found);
+        assert_memory_equal(ids[0], ids[1], found * sizeof **ids);
+    }
+}
+
 /* What was in the scratch, and other rows' work in between, do not matter. */
 static void scratch_carries_nothing(void **state)
 {
@@ -510,6 +540,7 @@ int main(void)
         cmocka_unit_test(bad_logits),
         cmocka_unit_test(extreme_settings),
         cmocka_unit_test(avx2_same_bits),
+        cmocka_unit_test(avx2_same_passes),
         cmocka_unit_test(scratch_carries_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
