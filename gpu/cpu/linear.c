@@ -104,7 +104,8 @@ static void panel_put(struct panel_format format, uint8_t *panel, uint32_t r,
             panel[byte_at(r, i)] = (uint8_t)q;
             continue;
         }
-        panel[nibble_at(r, i, &shift)] |= (uint8_t)((q & 15) << shift);
+        uint8_t *pair = panel + nibble_at(r, i, &shift); /* sets shift: a statement of its own */
+        *pair |= (uint8_t)((q & 15) << shift);
         if (format.h_at) {
             uint8_t *h = panel + format.h_at + fifth_at(r, i, &bit);
             *h |= (uint8_t)((q >> 4 & 1) << bit);
@@ -124,7 +125,7 @@ void panel_read(enum gpu_type type, const uint8_t *block, uint32_t r, struct pan
             out->q[i] = (int8_t)block[byte_at(r, i)];
             continue;
         }
-        uint32_t q = block[nibble_at(r, i, &shift)] >> shift & 15u;
+        uint32_t at = nibble_at(r, i, &shift), q = block[at] >> shift & 15u;
         if (format.h_at) {
             uint8_t h = block[format.h_at + fifth_at(r, i, &bit)];
             q |= (h >> bit & 1u) << 4;
