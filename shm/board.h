@@ -84,7 +84,9 @@ struct llm_board {
     struct llm_histogram ttft, itl,
         queue; /* arrival to first token, between tokens, arrival to admission */
 
-    alignas(0x4000) order_u64 errors_written;
+    /* padding, not alignas: an object of 0x4000 alignment could not be mapped at any page */
+    uint8_t reserved1[0x3000 - 5 * sizeof(struct llm_histogram)];
+    order_u64 errors_written;
     struct llm_board_error errors[LLM_BOARD_ERRORS];
 };
 
