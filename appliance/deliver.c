@@ -92,7 +92,6 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
                            .preemptions = s->preemptions};
     count_final(d, status, finish);
     d->sink->put(d->sink->context, s->owner->client, &c, &r);
-    forget_news(s);
     sequence_release(d->table, s);
 }
 

@@ -153,7 +153,6 @@ static void preempt(struct schedule *c, struct sequence *s)
     s->preemptions++;
     queue_in_order(c, s);
     c->n_waiting++;
-    c->preempted = true;
     STATS_ADD(c->stats, preemptions, 1);
 }
 
@@ -325,13 +324,16 @@ static void plan_prefills(struct schedule *c)
             plan_chunk(c, c->running[i]);
 }
 
+/* Strictly in order: what does not fit keeps all behind it waiting. A sequence that was preempted
+ * in this step is not back in it: its blocks were taken one by one until one was missing. */
 static void plan_admissions(struct schedule *c)
 {
     while (!list_empty(&c->waiting) && c->budget && c->n_running < c->config->max_num_seqs) {
         struct sequence *s = LIST_OF(c->waiting.next, struct sequence, queue);
         uint32_t wanted = blocks_wanted(s);
-        if (c->n_running ? c->preempted || !blocks_allow(c, wanted) : c->pool.n_free < wanted)
+        if (c->n_running && !blocks_allow(c, wanted))
             return;
+        assert(c->pool.n_free >= wanted); /* alone, every sequence fits */
         enter_running(c, s);
         plan_chunk(c, s);
     }
@@ -400,7 +402,6 @@ void schedule_form(struct schedule *c, uint64_t now_ns)
 {
     c->now_ns = now_ns;
     c->budget = c->config->max_num_batched_tokens;
-    c->preempted = false;
     c->n_copies = c->decode_rows = c->prefill_rows = 0;
     c->step.n_rows = c->step.n_seqs = c->step.n_outputs = 0;
     for (uint32_t i = 0; i < c->n_running; i++)

@@ -39,8 +39,7 @@ struct schedule {
 
     /* the step */
     uint64_t now_ns;
-    uint32_t budget; /* rows left */
-    bool preempted;
+    uint32_t budget;               /* rows left */
     struct gpu_step step;          /* points to the arrays below */
     int32_t *tokens;               /* (max_num_batched_tokens) */
     struct gpu_seq *seqs;          /* (max_num_seqs) */

@@ -35,6 +35,7 @@ static int map_memory(struct sequence_table *t, struct fail *f)
             "cannot map %llu bytes for the histories of %u requests of %u tokens: lower one",
             (unsigned long long)bytes, t->max_requests, t->max_len);
     t->memory = at;
+    madvise(at, bytes, MADV_NOHUGEPAGE); /* a short history shall not take 2 MiB; may fail */
     return 0;
 }
 
@@ -121,8 +122,7 @@ static struct sequence_owner *owner_made(struct sequence_table *t, uint32_t clie
 
 static void owner_free(struct sequence_table *t, struct sequence_owner *o)
 {
-    assert(list_empty(&o->news) && o->n_news == 0);
-    list_remove(&o->due);
+    assert(list_empty(&o->news) && !o->n_news && list_empty(&o->due));
     list_remove(&o->hash);
     list_insert_before(t->free_owners.next, &o->hash);
 }
