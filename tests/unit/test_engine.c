@@ -110,6 +110,25 @@ static void nop_is_answered_at_once(void **state)
     rig_close(&r);
 }
 
+/* The engine's own part counts between steps that follow each other, not over a pause. */
+static void overhead_counts_between_busy_steps(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    for (uint32_t i = 1; i <= 3; i++) {
+        struct llm_sqe q = rig_generate(i, 5, 10);
+        q.flags = LLM_SQE_IGNORE_EOS;
+        rig_send(&r, 0, &q);
+        rig_run(&r);
+    }
+    assert_int_equal(rig_figure(&r.board->steps), 30);
+    assert_int_equal(rig_figure(&r.board->overhead.count), 27);
+    assert_true(rig_figure(&r.board->last_step_ns) > 0);
+    rig_close(&r);
+}
+
 /* ---- choices ---- */
 
 static void choices_prefill_the_prompt_once(void **state)
@@ -558,6 +577,7 @@ int main(void)
         cmocka_unit_test(scores_a_prompt),
         cmocka_unit_test(a_scored_prompt_may_be_as_long_as_the_model),
         cmocka_unit_test(nop_is_answered_at_once),
+        cmocka_unit_test(overhead_counts_between_busy_steps),
         cmocka_unit_test(choices_prefill_the_prompt_once),
         cmocka_unit_test(choices_differ),
         cmocka_unit_test(choices_beyond_the_limits_come_later),

@@ -265,29 +265,125 @@ static void the_last_admitted_gives_way_and_comes_back_first(void **state)
     (void)state;
     struct rig r;
     rig_init(&r);
-    r.config.n_blocks = 8;
+    r.config.n_blocks = 10;
+    r.config.max_num_seqs = 3;
     rig_open(&r);
-    struct llm_sqe old = rig_generate(1, 30, 60), young = rig_generate(2, 30, 60);
-    struct llm_sqe later = rig_generate(3, 20, 10);
-    old.flags = young.flags = later.flags = LLM_SQE_IGNORE_EOS;
-    rig_send(&r, 0, &old);
-    rig_send(&r, 0, &young);
-    while (!rig_figure(&r.board->preemptions))
-        rig_step(&r);
-    rig_send(&r, 0, &later); /* it would fit at once, but another was here before */
-    while (!rig_stream(&r, 0, 1, 0)->finals) {
-        uint32_t n = rig_stream(&r, 0, 1, 0)->n;
-        rig_step(&r);
-        assert_true(rig_stream(&r, 0, 1, 0)->n > n); /* the oldest never waits */
+    struct llm_sqe q[] = {rig_generate(1, 30, 30), rig_generate(2, 30, 30), rig_generate(3, 30, 30),
+                          rig_generate(4, 5, 10)};
+    for (uint32_t i = 0; i < 4; i++) {
+        q[i].flags = LLM_SQE_IGNORE_EOS;
+        rig_send(&r, 0, &q[i]);
     }
-    assert_int_equal(rig_stream(&r, 0, 1, 0)->result.preemptions, 0);
+    /* at 49 tokens the first takes the last block, the second makes the third give way; that one
+     * keeps its place in front of the fourth, which would fit */
     rig_run(&r);
-    assert_true(rig_stream(&r, 0, 2, 0)->result.preemptions > 0);
-    assert_int_equal(rig_stream(&r, 0, 3, 0)->result.preemptions, 0);
-    assert_true(rig_stream(&r, 0, 3, 0)->result.t_admit >= rig_stream(&r, 0, 1, 0)->result.t_last);
+    for (uint32_t i = 0; i < 4; i++) {
+        rig_expect_whole(&r, 0, &q[i]);
+        assert_int_equal(rig_stream(&r, 0, i + 1, 0)->result.preemptions, i == 2);
+    }
+    assert_true(rig_stream(&r, 0, 4, 0)->result.t_admit >= rig_stream(&r, 0, 1, 0)->result.t_last);
+    assert_true(rig_stream(&r, 0, 4, 0)->result.t_first <= rig_stream(&r, 0, 3, 0)->result.t_last);
+    rig_close(&r);
+}
+
+/* A prompt in small chunks whose blocks a younger answer has taken: the prompt gets them back. */
+static void the_oldest_advances_in_every_step(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct watched w;
+    rig_init(&r);
+    r.config.n_blocks = 10;
+    r.config.prefill_chunk = 1;
+    open_watched(&r, &w);
+    struct llm_sqe old = rig_generate(1, 110, 10), young = rig_generate(2, 1, 120);
+    old.flags = young.flags = LLM_SQE_IGNORE_EOS;
+    rig_send(&r, 0, &old);
+    for (uint32_t pos = 0; pos < 119; pos++) {
+        bool there = false;
+        if (pos == 8) /* so that the old one is the first to miss a block */
+            rig_send(&r, 0, &young);
+        rig_step(&r);
+        for (uint32_t i = 0; i < w.n_seqs; i++)
+            there |= w.pos[i] == pos;
+        assert_true(there);
+    }
+    assert_int_equal(rig_stream(&r, 0, 1, 0)->finals, 1);
+    assert_int_equal(rig_stream(&r, 0, 1, 0)->result.preemptions, 0);
+    assert_true(rig_figure(&r.board->preemptions) > 0);
+    rig_run(&r);
     rig_expect_whole(&r, 0, &old);
     rig_expect_whole(&r, 0, &young);
-    rig_expect_whole(&r, 0, &later);
+    rig_close(&r);
+}
+
+/* One row a step: an answer and a prompt share it, step by step. */
+static void answers_and_prompts_share_a_single_row(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.max_num_batched_tokens = 1;
+    rig_open(&r);
+    struct llm_sqe answer = rig_generate(1, 1, 60), prompt = rig_generate(2, 25, 5);
+    answer.flags = prompt.flags = LLM_SQE_IGNORE_EOS;
+    rig_send(&r, 0, &answer);
+    rig_step(&r);
+    rig_send(&r, 0, &prompt);
+    for (uint32_t i = 0; i < 49; i++)
+        rig_step(&r);
+    assert_int_equal(rig_stream(&r, 0, 1, 0)->n, 25);
+    assert_int_equal(rig_stream(&r, 0, 2, 0)->n, 1);
+    rig_run(&r);
+    rig_expect_whole(&r, 0, &answer);
+    rig_expect_whole(&r, 0, &prompt);
+    rig_close(&r);
+}
+
+/* Forks and admissions count the blocks that will be needed for the next token: what starts is not
+ * thrown out by its own first step. */
+static void starts_with_room_for_the_next_token(void **state)
+{
+    (void)state;
+    for (uint32_t n_prompt = 14; n_prompt <= 18; n_prompt++) {
+        struct rig r;
+        rig_init(&r);
+        r.config.n_blocks = 8;
+        rig_open(&r);
+        struct llm_sqe q = rig_generate(1, n_prompt, 8);
+        q.choices = 8;
+        q.temperature = 1.0f;
+        q.flags = LLM_SQE_IGNORE_EOS;
+        rig_send(&r, 0, &q);
+        rig_step(&r);
+        assert_true(engine_running(r.engine) >= 2);
+        for (uint32_t i = 0; i < (16 - n_prompt) % 16 + 1; i++)
+            rig_step(&r);
+        if (n_prompt >= 16)
+            assert_int_equal(rig_figure(&r.board->preemptions), 0);
+        rig_run(&r);
+        rig_expect_whole(&r, 0, &q);
+        rig_close(&r);
+    }
+}
+
+static void admission_counts_the_first_new_token(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.n_blocks = 5;
+    rig_open(&r);
+    struct llm_sqe a = rig_generate(1, 32, 18), b = rig_generate(2, 16, 17);
+    a.flags = b.flags = LLM_SQE_IGNORE_EOS;
+    rig_send(&r, 0, &a);
+    rig_step(&r);
+    rig_step(&r);
+    rig_send(&r, 0, &b);
+    rig_run(&r);
+    rig_expect_whole(&r, 0, &a);
+    rig_expect_whole(&r, 0, &b);
+    assert_int_equal(rig_figure(&r.board->preemptions), 0);
     rig_close(&r);
 }
 
@@ -365,6 +461,10 @@ int main(void)
         cmocka_unit_test(decodes_take_turns),
         cmocka_unit_test(waiting_requests_start_in_order_of_arrival),
         cmocka_unit_test(the_last_admitted_gives_way_and_comes_back_first),
+        cmocka_unit_test(the_oldest_advances_in_every_step),
+        cmocka_unit_test(answers_and_prompts_share_a_single_row),
+        cmocka_unit_test(starts_with_room_for_the_next_token),
+        cmocka_unit_test(admission_counts_the_first_new_token),
         cmocka_unit_test(preemption_does_not_thrash),
         cmocka_unit_test(prompts_are_admitted_only_with_room_for_all_of_them),
         cmocka_unit_test(blocks_are_taken_as_tokens_come),

@@ -303,8 +303,41 @@ static void times_say_when_tokens_were_published(void **state)
     assert_true(rig_stream(&r, 0, 1, 0)->result.t_first >= rig_stream(&r, 1, 2, 0)->result.t_last);
     assert_true(rig_stream(&r, 0, 1, 0)->result.t_admit <=
                 rig_stream(&r, 1, 2, 0)->result.t_arrival);
+    assert_true(rig_stream(&r, 1, 2, 0)->result.t_first < rig_stream(&r, 1, 2, 0)->result.t_last);
     assert_int_equal(rig_figure(&r.board->itl.count), 10);
     assert_int_equal(rig_figure(&r.board->ttft.count), 2);
+    rig_close(&r);
+}
+
+/* Few slots, many clients: they share the places of the client table and do not meet in them. */
+static void clients_do_not_meet(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.max_requests = 2;
+    rig_open(&r);
+    for (uint32_t i = 0; i < 40; i++) {
+        uint32_t one = i % RIG_CLIENTS, other = (i + 1 + i / RIG_CLIENTS) % RIG_CLIENTS;
+        struct llm_sqe a = endless(2 * i + 1, 10, 10), b = endless(2 * i + 2, 10, 10);
+        struct llm_sqe cancel = rig_cancel(1000 + i, a.user_data);
+        r.room[one] = r.room[other] = 0;
+        rig_send(&r, one, &a);
+        rig_send(&r, other, &b);
+        rig_run(&r);
+        assert_true(engine_holds(r.engine, one) && engine_holds(r.engine, other));
+        assert_false(engine_holds(r.engine, (one + 5) % RIG_CLIENTS == other
+                                                ? (one + 6) % RIG_CLIENTS
+                                                : (one + 5) % RIG_CLIENTS));
+        rig_send(&r, other, &cancel); /* not its own */
+        r.room[one] = RIG_ROOM_ENDLESS;
+        engine_deliver(r.engine, one);
+        rig_expect_whole(&r, one, &a);
+        assert_int_equal(rig_stream(&r, other, b.user_data, 0)->puts, 0);
+        r.room[other] = RIG_ROOM_ENDLESS;
+        engine_deliver(r.engine, other);
+        rig_expect_whole(&r, other, &b);
+    }
     rig_close(&r);
 }
 
@@ -322,6 +355,7 @@ int main(void)
         cmocka_unit_test(scores_wait_for_room_too),
         cmocka_unit_test(a_preempted_sequence_still_delivers),
         cmocka_unit_test(a_dropped_client_leaves_nothing),
+        cmocka_unit_test(clients_do_not_meet),
         cmocka_unit_test(times_say_when_tokens_were_published),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
