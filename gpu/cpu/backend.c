@@ -49,8 +49,13 @@ static void choose_kernels(struct gpu *g)
     g->ops = fast ? &ops_avx2 : &ops_plain;
     g->attn = fast ? &attn_avx2 : &attn_plain;
     g->sample = fast ? &sample_avx2 : &sample_plain;
+}
+
+/* After load: int8 is what some weight takes, not what was asked for. */
+static void name_numerics(struct gpu *g)
+{
     snprintf(g->numerics, sizeof g->numerics, "cpu-%s-" KERNEL_VERSION "/%s/%s",
-             fast ? "avx2" : "plain", g->config.activations == GPU_ACT_F32 ? "f32" : "int8",
+             g->linear == &linear_avx2 ? "avx2" : "plain", g->int8 ? "int8" : "f32",
              g->config.kv_type == GPU_KV_F16 ? "f16" : "f32");
 }
 
@@ -120,7 +125,10 @@ static int cpu_load_once(struct gpu *g, const struct gpu_model *m, const struct 
                          struct fail *f)
 {
     assert(!g->weights);
-    return cpu_load(g, m, source, f);
+    int error = cpu_load(g, m, source, f);
+    if (!error)
+        name_numerics(g);
+    return error;
 }
 
 static int cpu_pool_once(struct gpu *g, uint32_t n_blocks, struct fail *f)

@@ -84,6 +84,7 @@ struct gpu {
     struct cpu_layer *layers;      /* (n_layers) */
     struct linear embedding, head; /* the same panels where they are tied */
     float *output_norm;
+    bool int8;    /* some weight takes int8 activations */
     bool ffn_f32; /* some down projection takes f32 */
 
     uint8_t *work; /* NULL before pool */

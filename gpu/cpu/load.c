@@ -257,12 +257,14 @@ static int fetch_weights(struct gpu *g, const struct weight_list *list,
 
 /* ---- load ---- */
 
-static void finish_load(struct gpu *g)
+static void finish_load(struct gpu *g, const struct weight_list *list)
 {
     const struct gpu_model *m = &g->model;
     if (m->output == m->embedding)
         g->head = g->embedding;
-    g->ffn_f32 = false;
+    g->ffn_f32 = g->int8 = false;
+    for (uint32_t i = 0; i < list->n; i++)
+        g->int8 |= list->at[i].tensor && list->at[i].matrix && list->at[i].matrix->int8;
     for (uint32_t i = 0; i < m->n_layers; i++)
         g->ffn_f32 |= !g->layers[i].down.int8;
     g->shape = (struct attn_shape){.heads = m->heads,
@@ -288,11 +290,11 @@ int cpu_load(struct gpu *g, const struct gpu_model *m, const struct gpu_source *
         error = place_weights(g, &list, f);
     if (!error)
         error = fetch_weights(g, &list, source, f);
-    free(list.at);
     if (error)
         cpu_unload(g);
     else
-        finish_load(g);
+        finish_load(g, &list);
+    free(list.at);
     return error;
 }
 

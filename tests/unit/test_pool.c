@@ -1,22 +1,14 @@
 /* test_pool.c - the worker pool: every thread runs every job, barriers separate phases, sleepers
  * wake, one thread makes no system call. */
 #include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
 #include "../../gpu/cpu/pool.h"
+#include "../support/no_syscalls.h"
 #include "../support/support.h"
 
 enum { THREADS_MAX = 8 };
@@ -133,58 +125,29 @@ static void one_float_mode_everywhere(void **state)
 
 /* ---- system calls ---- */
 
-/* From here on only exiting is allowed; anything else kills the process. */
-static void forbid_system_calls(void)
+static bool hundred_jobs(void *context)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-    };
-    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-        _exit(77); /* not allowed here: nothing to test with */
-}
-
-/* The status of a child that runs 100 jobs with no system call at hand. */
-static int run_without_system_calls(unsigned threads, bool offend)
-{
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        struct fail f = {0};
-        struct pool *p;
-        struct counts c = {0};
-        if (pool_create(&p, threads, &f))
-            _exit(1);
-        forbid_system_calls();
-        if (offend)
-            (void)getppid();
-        for (int i = 0; i < 100; i++) {
-            pool_run(p, count, &c);
-            pool_rest(p);
-        }
-        _exit(c.ran[0] == 100 ? 0 : 2);
+    unsigned threads = *(unsigned *)context;
+    struct fail f = {0};
+    struct pool *p;
+    struct counts c = {0};
+    if (pool_create(&p, threads, &f))
+        return false;
+    no_syscalls(threads > 1);
+    for (int i = 0; i < 100; i++) {
+        pool_run(p, count, &c);
+        pool_rest(p);
     }
-    int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
+    return c.ran[0] == 100;
 }
 
-static void one_thread_makes_no_system_call(void **state)
+static void jobs_make_no_system_call(void **state)
 {
     (void)state;
-    if (test_sanitized())
-        skip(); /* its runtime makes system calls of its own */
-    int offended = run_without_system_calls(1, true);
-    if (WIFEXITED(offended) && WEXITSTATUS(offended) == 77)
-        skip();
-    assert_true(WIFSIGNALED(offended)); /* the trap works */
-    int status = run_without_system_calls(1, false);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    if (test_sanitized() || !no_syscalls_works())
+        skip(); /* a sanitizer's runtime makes calls of its own */
+    for (unsigned threads = 1; threads <= 3; threads++) /* more than one may sleep and wake */
+        assert_true(without_syscalls(hundred_jobs, &threads));
 }
 
 /* ---- limits ---- */
@@ -211,7 +174,7 @@ int main(void)
 #if defined(__x86_64__)
         cmocka_unit_test(one_float_mode_everywhere),
 #endif
-        cmocka_unit_test(one_thread_makes_no_system_call),
+        cmocka_unit_test(jobs_make_no_system_call),
         cmocka_unit_test(silly_thread_counts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
