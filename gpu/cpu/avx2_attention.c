@@ -44,6 +44,7 @@ struct span_keys {
     uint32_t start;
     size_t v_offset; /* bytes from a K tile to its V tile */
     const char *tile[ATTN_SPAN_TILES];
+    const char *next[ATTN_SPAN_TILES]; /* of the next span; of this one where it has none */
 };
 
 /* Consecutive pairs of a group that share registers. */
@@ -109,9 +110,17 @@ INLINE __m256 load8(const void *p, size_t element, bool half)
     return _mm256_loadu_ps((const float *)p + element);
 }
 
+/* While K is read, its V is fetched; while V is read, the next span's K: tiles lie anywhere and are
+ * too short for the hardware to run ahead. Into the second level: in the first they would push out
+ * what a block still needs. */
+INLINE void prefetch(const char *p, size_t element, bool half)
+{
+    _mm_prefetch(p + element * (half ? 2 : 4), _MM_HINT_T1);
+}
+
 /* Scores of `tiles` tiles for `pairs` pairs; both constants where this is inlined. */
-INLINE void score(const struct block *b, const char *const *tile, float *weights, unsigned pairs,
-                  unsigned tiles, bool half)
+INLINE void score(const struct block *b, const char *const *tile, size_t v_offset, float *weights,
+                  unsigned pairs, unsigned tiles, bool half)
 {
     __m256 sum[ATTN_BLOCK_PAIRS][TILES_MAX][2];
     UNROLL
@@ -123,6 +132,7 @@ INLINE void score(const struct block *b, const char *const *tile, float *weights
     for (uint32_t d = 0; d < b->head_dim; d++) {
         UNROLL
         for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
+            prefetch(tile[t] + v_offset, (size_t)d * ATTN_TILE, half);
             __m256 low = load8(tile[t], (size_t)d * ATTN_TILE, half);
             __m256 high = load8(tile[t], (size_t)d * ATTN_TILE + 8, half);
             UNROLL
@@ -148,9 +158,10 @@ INLINE void score_span(const struct block *b, const struct span_keys *keys, unsi
 {
     unsigned t = 0;
     for (; t + TILES(pairs) <= n_tiles; t += TILES(pairs))
-        score(b, keys->tile + t, weights + t * ATTN_TILE, pairs, TILES(pairs), half);
+        score(b, keys->tile + t, keys->v_offset, weights + t * ATTN_TILE, pairs, TILES(pairs),
+              half);
     for (; t < n_tiles; t++)
-        score(b, keys->tile + t, weights + t * ATTN_TILE, pairs, 1, half);
+        score(b, keys->tile + t, keys->v_offset, weights + t * ATTN_TILE, pairs, 1, half);
 }
 
 /* ---- weights ---- */
@@ -247,11 +258,13 @@ INLINE void weigh(uint32_t head_dim, const struct span_keys *keys, unsigned from
     }
     for (unsigned j = from; j < end;) {
         const char *tile = keys->tile[j / ATTN_TILE] + keys->v_offset;
+        const char *next = keys->next[j / ATTN_TILE];
         unsigned stop = (j / ATTN_TILE + 1) * ATTN_TILE;
         stop = stop < end ? stop : end;
         for (; j < stop; j++) {
-            add_key(tile, (size_t)(j % ATTN_TILE) * head_dim + d, weights + j, sum, pairs, vectors,
-                    half);
+            size_t at = (size_t)(j % ATTN_TILE) * head_dim + d;
+            prefetch(next, at, half);
+            add_key(tile, at, weights + j, sum, pairs, vectors, half);
         }
     }
     UNROLL
@@ -404,21 +417,28 @@ static void fill_group(const struct task *t, struct group *g, size_t first, unsi
     }
 }
 
+/* K tiles of the span at `start`, as far as the group sees it. */
+static void find_tiles(const struct task *t, const struct group *g, uint32_t start,
+                       const char **tile)
+{
+    unsigned n = (attn_visible(g->last_pos, start) + ATTN_TILE - 1) / ATTN_TILE;
+    for (unsigned i = 0; i < n; i++)
+        tile[i] = t->layer_pool +
+                  attn_tile_offset(t->shape, t->blocks[start / ATTN_TILE + i], t->kv_head);
+}
+
 static void walk_spans(const struct task *t, struct group *g)
 {
-    const struct attn_shape *s = t->shape;
-    struct span_keys keys = {.v_offset = attn_tile_bytes(s)};
+    struct span_keys keys = {.v_offset = attn_tile_bytes(t->shape)};
+    find_tiles(t, g, 0, keys.next);
     for (uint32_t n = g->last_pos / ATTN_SPAN + 1; n; n--, keys.start += ATTN_SPAN) {
-        unsigned tiles = (attn_visible(g->last_pos, keys.start) + ATTN_TILE - 1) / ATTN_TILE;
-        for (unsigned i = 0; i < tiles; i++) {
-            uint32_t block = t->blocks[keys.start / ATTN_TILE + i];
-            keys.tile[i] = t->layer_pool + attn_tile_offset(s, block, t->kv_head);
-        }
+        memcpy(keys.tile, keys.next, sizeof keys.tile);
+        if (n > 1)
+            find_tiles(t, g, keys.start + ATTN_SPAN, keys.next);
         for (unsigned i = 0; i < g->n_blocks; i++) {
             struct block *b = &g->block[i];
-            if (b->pos[b->pairs - 1] < keys.start)
-                continue;
-            spans[s->kv_type == GPU_KV_F16][b->pairs - 1](b, &keys, g->span);
+            if (b->pos[b->pairs - 1] >= keys.start)
+                spans[t->shape->kv_type == GPU_KV_F16][b->pairs - 1](b, &keys, g->span);
         }
     }
 }
