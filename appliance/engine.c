@@ -207,6 +207,15 @@ bool engine_can_take(const struct engine *e, const struct llm_sqe *copy)
     return slots_needed(e, copy) <= e->table.n_free;
 }
 
+bool engine_can_take_from(const struct engine *e, uint32_t client, const struct llm_sqe *copy)
+{
+    const struct sequence_owner *o = sequence_owner(&e->table, client);
+    uint32_t needed = slots_needed(e, copy), n_free = e->table.n_free;
+    if (needed > n_free)
+        return false;
+    return !o || !needed || o->n_all + needed <= n_free - needed;
+}
+
 int32_t *engine_token_buffer(struct engine *e)
 {
     return sequence_next_tokens(&e->table);

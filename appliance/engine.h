@@ -78,6 +78,11 @@ uint32_t engine_finals(const struct llm_sqe *copy);
  * (back-pressure). */
 bool engine_can_take(const struct engine *e, const struct llm_sqe *copy);
 
+/* The same, and the client keeps to its share: what it would have then is no more than what stays
+ * free for all others (its first entry is always within it). So one client that sends without end,
+ * or does not read, takes at most half of the slots, the next half of the rest. */
+bool engine_can_take_from(const struct engine *e, uint32_t client, const struct llm_sqe *copy);
+
 /* A buffer of max_model_len tokens for the next engine_submit: the tokens are copied straight into
  * the history. Valid after engine_can_take said true for a GENERATE or SCORE. Entries whose
  * tokens_len exceeds max_model_len are submitted without copying: they are refused unread. */

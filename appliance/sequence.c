@@ -113,7 +113,7 @@ static struct sequence_owner *owner_made(struct sequence_table *t, uint32_t clie
     list_remove(&o->hash);
     list_insert_before(bucket_of(t, client), &o->hash);
     o->client = client;
-    o->n_news = 0;
+    o->n_all = o->n_news = 0;
     list_init(&o->all);
     list_init(&o->news);
     list_init(&o->due);
@@ -149,6 +149,7 @@ struct sequence *sequence_take(struct sequence_table *t, uint32_t client)
     list_init(&s->queue);
     list_init(&s->followers);
     list_insert_before(&s->owner->all, &s->kin);
+    s->owner->n_all++;
     return s;
 }
 
@@ -162,6 +163,7 @@ void sequence_release(struct sequence_table *t, struct sequence *s)
         o->n_news--;
     }
     list_remove(&s->kin);
+    o->n_all--;
     s->state = SEQUENCE_FREE;
     t->free_stack[t->n_free++] = (uint32_t)(s - t->slots);
     if (list_empty(&o->all))

@@ -34,11 +34,11 @@ enum sequence_state {
 /* A client, as far as it has sequences. */
 struct sequence_owner {
     uint32_t client;
-    uint32_t n_news;
-    struct list hash; /* the bucket's chain, or the free owners */
-    struct list all;  /* its sequences */
-    struct list news; /* those with tokens to deliver, the one whose turn is next first */
-    struct list due;  /* node: owners that the end of this step delivers to */
+    uint32_t n_all, n_news; /* lengths of the lists */
+    struct list hash;       /* the bucket's chain, or the free owners */
+    struct list all;        /* its sequences */
+    struct list news;       /* those with tokens to deliver, the one whose turn is next first */
+    struct list due;        /* node: owners that the end of this step delivers to */
 };
 
 struct sequence {

@@ -287,6 +287,37 @@ static void takes_no_more_than_it_has_slots(void **state)
     rig_close(&r);
 }
 
+/* Clients that send as much as they may: each gets half of what is left, the last one still some.
+ */
+static void one_client_does_not_take_all_slots(void **state)
+{
+    (void)state;
+    static const uint32_t shares[] = {32, 16, 8, 4, 2};
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct llm_sqe many = rig_generate(999, 5, 5), cancel = rig_cancel(1000, 1);
+    uint64_t id = 0;
+    many.choices = 40;
+    for (uint32_t client = 0; client < 5; client++) {
+        uint32_t n = 0;
+        struct llm_sqe q = rig_generate(++id, 5, 5);
+        for (; engine_can_take_from(r.engine, client, &q); n++) {
+            rig_send(&r, client, &q);
+            q.user_data = ++id;
+        }
+        assert_int_equal(n, shares[client]);
+        assert_true(engine_can_take_from(r.engine, client, &cancel));
+    }
+    assert_false(engine_can_take_from(r.engine, 6, &many)); /* 2 slots are left */
+    rig_run(&r);
+    assert_true(engine_can_take_from(r.engine, 6, &many)); /* more than half, but its first */
+    rig_send(&r, 6, &many);
+    assert_false(engine_can_take_from(r.engine, 6, &many));
+    rig_run(&r);
+    rig_close(&r);
+}
+
 /* A caller that does not ask gets an answer all the same. */
 static void without_a_slot_it_says_busy(void **state)
 {
@@ -585,6 +616,7 @@ int main(void)
         cmocka_unit_test(an_end_token_is_delivered_and_ends),
         cmocka_unit_test(only_end_tokens_end),
         cmocka_unit_test(takes_no_more_than_it_has_slots),
+        cmocka_unit_test(one_client_does_not_take_all_slots),
         cmocka_unit_test(without_a_slot_it_says_busy),
         cmocka_unit_test(cancels_in_every_state),
         cmocka_unit_test(a_cancel_without_target_says_so),
