@@ -87,25 +87,34 @@ $(CLIENT_O) $(SHM_O): ALL_CFLAGS += -fPIC -fvisibility=hidden
 
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -c -o $@ $<
+	@echo '  CC   $@'
+	@$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 $(B)/llmd: $(APP_O) $(GPU_O) $(SHM_O)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(JEMALLOC)
+	@echo '  LINK $@'
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(JEMALLOC)
 
 $(B)/libllmclient.a: $(CLIENT_O) $(SHM_O)
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 
 $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O)
-	$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libllmclient.so.1 -o $@ $^ $(CLIENT_LIBS)
+	@echo '  LINK $@'
+	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libllmclient.so.1 -o $@ $^ $(CLIENT_LIBS)
 	@ln -sf libllmclient.so $(B)/libllmclient.so.1
 
 $(B)/llmctl: $(CTL_O) $(B)/libllmclient.a
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -lm
+	@echo '  LINK $@'
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -lm
 
-$(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(CORE_O)
+$(B)/libcore.a: $(CORE_O)
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(B)/libcore.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
+	@echo '  LINK $@'
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 .SECONDARY:
