@@ -267,3 +267,20 @@ struct llm_tokenizer *golden_tokenizer(const char *name)
     free(file);
     return tokenizer_of(image);
 }
+
+struct llm_tokenizer *gemma3_tokenizer(void)
+{
+    const size_t room = 32 << 20; /* the vocabulary is at the file's beginning */
+    const char *path = getenv("LLMD_GEMMA3");
+    if (!path || !*path)
+        return NULL;
+    FILE *f = fopen(path, "rb");
+    char *file = calloc(1, room);
+    assert_non_null(f);
+    assert_non_null(file);
+    assert_true(fread(file, 1, room, f) > 0);
+    fclose(f);
+    struct llm_vocab *image = vocab_image_from_gguf(file);
+    free(file);
+    return tokenizer_of(image);
+}

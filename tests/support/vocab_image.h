@@ -31,6 +31,9 @@ struct llm_vocab *vocab_image_from_gguf(const char *file);
 
 /* Tokenizer over tokenizer/NAME.vocab.gguf of the golden data; fails the test if it cannot. */
 struct llm_tokenizer *golden_tokenizer(const char *name);
+/* Over the model file that LLMD_GEMMA3 names (its vocabulary is too big for the repository), or
+ * NULL without it. */
+struct llm_tokenizer *gemma3_tokenizer(void);
 struct llm_tokenizer *tokenizer_of(struct llm_vocab *image); /* frees the image */
 
 #endif

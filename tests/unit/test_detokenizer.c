@@ -159,12 +159,10 @@ static void check_case(const struct llm_tokenizer *t, const char *name, const js
     free(got.at);
 }
 
-static void golden(void **state)
+static void golden_cases(const struct llm_tokenizer *t, const char *name)
 {
-    const char *name = *state;
     char path[128];
     snprintf(path, sizeof path, "tokenizer/%s.jsonl", name);
-    struct llm_tokenizer *t = golden_tokenizer(name);
     char *lines = golden_read(path, NULL), *rest = lines;
     unsigned checked = 0;
     for (char *line; (line = strsep(&rest, "\n")) != NULL && *line;) {
@@ -175,6 +173,22 @@ static void golden(void **state)
     }
     assert_true(checked > 400);
     free(lines);
+}
+
+static void golden(void **state)
+{
+    struct llm_tokenizer *t = golden_tokenizer(*state);
+    golden_cases(t, *state);
+    llm_tokenizer_close(t);
+}
+
+static void gemma3(void **state)
+{
+    (void)state;
+    struct llm_tokenizer *t = gemma3_tokenizer();
+    if (!t)
+        skip();
+    golden_cases(t, "gemma3");
     llm_tokenizer_close(t);
 }
 
@@ -400,6 +414,7 @@ int main(void)
     for (int i = 0; i < 6; i++)
         goldens[i] = (struct CMUnitTest){names[i], golden, NULL, NULL, names[i]};
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gemma3),
         cmocka_unit_test(characters_come_whole),
         cmocka_unit_test(ill_formed_bytes_are_replaced_when_they_are_certain),
         cmocka_unit_test(words_come_whole),
