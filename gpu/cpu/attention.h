@@ -1,16 +1,16 @@
 /* attention.h - paged attention on the CPU: the KV pool's layout, the store, the product.
  *
- * KV pool layout, one layer, one block of 16 tokens (elements of f16 or f32):
- *     for each kv head:  K [head_dim][16]   keys side by side: one load gives element d of 8 or 16
- * keys V [16][head_dim] Blocks of a layer lie at layer_base + block * block_elements. Rows past a
- * sequence's length are never multiplied.
+ * KV pool layout, one layer, one block of 16 tokens, elements of f16 or f32; for each kv head:
+ *     K  [head_dim][16]   keys side by side: one load gives element d of 8 keys
+ *     V  [16][head_dim]
+ * Block b of a layer lies at b * attn_block_bytes(). Keys past a sequence's end are never
+ * multiplied into a result.
  *
  * Numerics (design: pure logits). K and V are read only as stored, the current rows' own included.
- * Keys go in tiles of 16
- * (= a block) at absolute positions; ATTN_SPAN keys make a span, whose running (m, l, o) is
- * finished alone and merged in span order by one function, also when one thread runs all. A masked
- * key contributes exactly 0. Nothing depends on the number of rows, threads or where blocks lie.
- * exp is ours (math.h).
+ * Keys go in tiles of 16 (= a block) at absolute positions; ATTN_SPAN keys make a span, whose
+ * (m, l, o) is finished alone and merged in span order, also when one thread runs all. A masked key
+ * contributes exactly 0. Nothing depends on the number of rows, threads or where blocks lie. exp is
+ * ours (math.h). The very steps: attention_tile.h.
  */
 #ifndef LLMD_CPU_ATTENTION_H
 #define LLMD_CPU_ATTENTION_H
@@ -32,10 +32,10 @@ struct attn_shape {
 /* Bytes of one block of one layer (K and V, all kv heads). A multiple of 64. */
 size_t attn_block_bytes(const struct attn_shape *s);
 
-/* Stores k and v, each (kv_heads * head_dim) f32, already rotated, of the token at `pos` into its
- * block of `layer_pool` (64-byte aligned; block id from the table). Rounds to nearest even for f16.
- */
 struct attn_kernels {
+    /* Stores k and v, each (kv_heads * head_dim) f32, already rotated, of the token at `pos` into
+     * its block of `layer_pool` (64-byte aligned; block id from the table). Rounds to nearest even
+     * for f16. */
     void (*store)(const struct attn_shape *s, void *layer_pool, const uint32_t *blocks,
                   uint32_t pos, const float *k, const float *v);
     /* Attention of `n_rows` consecutive rows of one sequence, first at position pos, for the query
@@ -47,8 +47,8 @@ struct attn_kernels {
                  float *out, size_t out_stride, void *scratch);
 };
 
-/* The plain C reference and the AVX2 body give the same bits. `attn_avx2` is NULL in builds for
- * other machines. */
+/* The plain C reference and the AVX2 body give the same bits. attn_avx2 is all NULL in
+ * builds for other machines. */
 extern const struct attn_kernels attn_plain;
 extern const struct attn_kernels attn_avx2;
 
