@@ -1,0 +1,199 @@
+/* test_sleep.c - engine and clients that sleep find each other: a sleeping engine is woken by a
+ * submission, an engine that holds tokens for a full ring by the client that makes room, a sleeping
+ * client by its tokens. A lost wake would be found by the engine's tick a second later and counted;
+ * the count stays 0.
+ */
+#include "../../client/llmclient.h"
+#include "../../shm/board.h"
+#include "../../shm/control.h"
+#include "../support/support.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const int32_t prompt[5] = {1, 2, 3, 4, 5};
+static struct engine_process engine;
+static const struct llm_board *board;
+
+static int start(void **state)
+{
+    (void)state;
+    /* no spinning: every gap is a sleep */
+    engine_start(&engine, golden_path("tiny_gguf/llama.Q4_0.gguf"), "--threads", "1",
+                 "--idle-spin-us", "0", NULL);
+    char name[80];
+    assert_int_equal(llm_board_name(engine.instance, name, sizeof name), 0);
+    int fd = shm_open(name, O_RDONLY, 0);
+    assert_true(fd >= 0);
+    board = mmap(NULL, LLM_BOARD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(board, MAP_FAILED);
+    close(fd);
+    return 0;
+}
+
+static int finish(void **state)
+{
+    (void)state;
+    assert_int_equal(order_read64(&board->backstop_rescues), 0);
+    assert_int_equal(order_read64(&board->evictions), 0);
+    munmap((void *)board, LLM_BOARD_BYTES);
+    return engine_stop(&engine);
+}
+
+static struct llm_client *open_client(uint32_t cq_entries, uint32_t inflight, uint32_t spin_us)
+{
+    struct llm_options o = LLM_OPTIONS_INIT;
+    struct llm_client *c;
+    o.cq_entries = cq_entries, o.max_inflight = inflight;
+    if (llm_connect(&c, engine.instance, &o) < 0)
+        fail_msg("%s", llm_connect_error());
+    llm_set_spin_us(c, spin_us);
+    return c;
+}
+
+static void submit(struct llm_client *c, uint32_t op, uint32_t max_tokens)
+{
+    struct llm_request r = LLM_REQUEST_INIT;
+    r.op = op, r.max_tokens = max_tokens, r.flags = LLM_SQE_IGNORE_EOS;
+    if (op != LLM_OP_NOP)
+        r.tokens = prompt, r.n_tokens = 5;
+    if (llm_submit(c, &r, NULL) < 0)
+        fail_msg("%s", llm_errmsg(c));
+}
+
+/* Takes everything up to the final; returns the number of tokens. */
+static uint32_t take_all(struct llm_client *c, int32_t *tokens)
+{
+    uint32_t n = 0;
+    struct llm_event e;
+    do {
+        if (llm_wait(c, &e, 60000) != 1)
+            fail_msg("no event: %s", llm_errmsg(c));
+        assert_true(n + e.n_tokens <= 256);
+        memcpy(tokens + n, e.tokens, e.n_tokens * sizeof *tokens);
+        n += e.n_tokens;
+    } while (e.type == LLM_EVENT_TOKENS);
+    assert_int_equal(e.type, LLM_EVENT_DONE);
+    return n;
+}
+
+/* Until the engine has slept once more, or 20 s. */
+static void wait_for_sleep(uint64_t sleeps)
+{
+    for (int i = 0; i < 20000 && order_read64(&board->sleeps) == sleeps; i++)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    assert_true(order_read64(&board->sleeps) > sleeps);
+}
+
+static void each_call_wakes_a_sleeping_engine(void **state)
+{
+    (void)state;
+    for (uint32_t spin = 0; spin <= 100; spin += 50) {
+        struct llm_client *c = open_client(0, 0, spin);
+        int32_t tokens[256];
+        for (int i = 0; i < 1000; i++) {
+            submit(c, LLM_OP_NOP, 0);
+            take_all(c, tokens);
+        }
+        llm_close(c);
+    }
+}
+
+static void a_full_ring_is_waited_for(void **state)
+{
+    (void)state;
+    struct llm_client *c = open_client(0, 0, 0);
+    int32_t expected[256], tokens[256];
+    submit(c, LLM_OP_GENERATE, 200);
+    assert_int_equal(take_all(c, expected), 200);
+    llm_close(c);
+    for (uint32_t spin = 0; spin <= 50; spin += 50) {
+        c = open_client(4, 2, spin); /* two tokens at a time */
+        for (int i = 0; i < 20; i++) {
+            uint64_t sleeps = order_read64(&board->sleeps);
+            submit(c, LLM_OP_GENERATE, 200);
+            if (i % 4 == 0)
+                wait_for_sleep(sleeps); /* it has all tokens by now, or sleeps holding them */
+            assert_int_equal(take_all(c, tokens), 200);
+            assert_memory_equal(tokens, expected, sizeof *tokens * 200);
+        }
+        llm_close(c);
+    }
+}
+
+/* One client that takes nothing does not hold up another. */
+static void a_full_ring_is_nobody_elses_matter(void **state)
+{
+    (void)state;
+    struct llm_client *stuck = open_client(4, 2, 0), *c = open_client(0, 0, 0);
+    int32_t tokens[256];
+    submit(stuck, LLM_OP_GENERATE, 200);
+    submit(stuck, LLM_OP_GENERATE, 100);
+    for (int i = 0; i < 20; i++) {
+        submit(c, LLM_OP_GENERATE, 200);
+        assert_int_equal(take_all(c, tokens), 200);
+    }
+    uint32_t n = 0;
+    while (llm_inflight(stuck)) {
+        struct llm_event e;
+        assert_int_equal(llm_wait(stuck, &e, 60000), 1);
+        n += e.n_tokens;
+    }
+    assert_int_equal(n, 300);
+    llm_close(stuck);
+    llm_close(c);
+}
+
+/* More requests than the engine knows at a time: they wait in the ring, in order, and all come. */
+static void many_clients_at_once(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 4 };
+    pid_t pids[CLIENTS];
+    fflush(NULL);
+    for (int i = 0; i < CLIENTS; i++)
+        if (!(pids[i] = fork())) {
+            struct llm_options o = LLM_OPTIONS_INIT;
+            struct llm_client *c;
+            struct llm_event e;
+            o.cq_entries = 64, o.max_inflight = 32, o.spin_us = i % 2 ? 0 : 20;
+            if (llm_connect(&c, engine.instance, &o) < 0)
+                _exit(1);
+            for (unsigned sent = 0, tokens = 0, finals = 0; finals < 200;) {
+                struct llm_request r = LLM_REQUEST_INIT;
+                r.tokens = prompt, r.n_tokens = 5, r.max_tokens = 1 + sent % 30;
+                r.flags = LLM_SQE_IGNORE_EOS;
+                if (sent < 200 && !llm_submit(c, &r, NULL))
+                    sent++;
+                else if (llm_wait(c, &e, 60000) != 1 || e.type == LLM_EVENT_ERROR)
+                    _exit(2);
+                else if (e.type == LLM_EVENT_TOKENS)
+                    tokens += e.n_tokens;
+                else if (++finals == 200 && tokens != 3000)
+                    _exit(3);
+            }
+            llm_close(c);
+            _exit(0);
+        }
+    for (int i = 0; i < CLIENTS; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        assert_int_equal(status, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_call_wakes_a_sleeping_engine),
+        cmocka_unit_test(a_full_ring_is_waited_for),
+        cmocka_unit_test(a_full_ring_is_nobody_elses_matter),
+        cmocka_unit_test(many_clients_at_once),
+    };
+    return cmocka_run_group_tests(tests, start, finish);
+}
