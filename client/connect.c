@@ -207,6 +207,19 @@ static void close_all(int *fds, int n)
         close(fds[i]);
 }
 
+/* Takes the answer if it is there. If the engine closed its end while our greeting lay unread
+ * there, unix(7) says ECONNRESET once before it hands out what the engine had sent. */
+static int receive(const struct llm_client *c, void *packet, size_t size,
+                   int fds[static LLM_CONTROL_FDS], int *n_fds)
+{
+    int n = -ECONNRESET;
+    for (int i = 0; i < 2 && n == -ECONNRESET; i++) {
+        *n_fds = LLM_CONTROL_FDS;
+        n = control_receive(c->socket, packet, size, fds, n_fds);
+    }
+    return n;
+}
+
 /* Waits for the answer's packet. Returns its length; the caller owns the descriptors. */
 static int hear(const struct llm_client *c, const struct attempt *a, void *packet, size_t size,
                 int fds[static LLM_CONTROL_FDS], int *n_fds)
@@ -218,8 +231,7 @@ static int hear(const struct llm_client *c, const struct attempt *a, void *packe
             return refuse(-ETIMEDOUT,
                           "the engine '%s' did not answer in time: it is stopped or overloaded",
                           a->instance);
-        *n_fds = LLM_CONTROL_FDS;
-        n = control_receive(c->socket, packet, size, fds, n_fds);
+        n = receive(c, packet, size, fds, n_fds);
     }
     if (n == LLM_EPROTO)
         return refuse(n,
