@@ -266,6 +266,36 @@ static void of_overlapping_specials_the_leftmost_longest_wins(void **state)
     llm_tokenizer_close(t);
 }
 
+static void some_families_take_a_word_that_is_a_token_as_it_is(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"a", "b", "ab", "<s>", "</s>", "ba"};
+    static const uint8_t types[] = {1, 1, 1, 3, 4, 1};
+    int32_t ids[16];
+    struct vocab_recipe r = letters_recipe("llama-bpe");
+    r.n_tokens = 6, r.texts = texts, r.types = types;
+    struct llm_tokenizer *t = tokenizer_of(vocab_image(&r));
+    assert_int_equal(count(t, "ba", 0, ids), 1);
+    assert_int_equal(ids[0], 5);
+    llm_tokenizer_close(t);
+    r.pre = "qwen2";
+    t = tokenizer_of(vocab_image(&r));
+    assert_int_equal(count(t, "ba", 0, ids), 2); /* no merge leads there */
+    llm_tokenizer_close(t);
+}
+
+static void the_unknown_token_is_a_control_token(void **state)
+{
+    (void)state;
+    struct llm_tokenizer *t = golden_tokenizer("llama-spm");
+    int32_t ids[16];
+    assert_true(llm_token_is_control(t, 0));
+    assert_int_equal(count(t, "<unk>", LLM_TOKENIZE_SPECIAL, ids), 1);
+    assert_int_equal(ids[0], 0);
+    assert_true(count(t, "<unk>", 0, ids) > 1);
+    llm_tokenizer_close(t);
+}
+
 /* SentencePiece text is merged stretch by stretch, but not where a token reaches over a space. */
 static void a_token_may_hold_a_space_inside(void **state)
 {
@@ -317,6 +347,8 @@ int main(void)
         cmocka_unit_test(damaged_image_is_refused),
         cmocka_unit_test(special_tokens_need_the_flag_user_defined_ones_do_not),
         cmocka_unit_test(of_overlapping_specials_the_leftmost_longest_wins),
+        cmocka_unit_test(some_families_take_a_word_that_is_a_token_as_it_is),
+        cmocka_unit_test(the_unknown_token_is_a_control_token),
         cmocka_unit_test(a_token_may_hold_a_space_inside),
         cmocka_unit_test(token_bytes_are_what_stands_in_text),
     };

@@ -182,23 +182,47 @@ static void random_characters_come_back(void **state)
 }
 
 /* utf8proc's own NFC, which is quadratic in runs of marks, is the reference. */
-static void composition_equals_the_reference(void **state)
+static void expect_reference_composition(const char *text, size_t bytes)
+{
+    char *composed;
+    size_t length;
+    char *expected = (char *)utf8proc_NFC((const utf8proc_uint8_t *)text);
+    assert_int_equal(normal_compose(text, bytes, &composed, &length), 0);
+    if (!composed)
+        composed = strdup(text), length = bytes;
+    assert_int_equal(length, strlen(expected));
+    assert_memory_equal(composed, expected, length);
+    free(expected);
+    free(composed);
+}
+
+static void random_texts_compose_as_the_reference(void **state)
 {
     (void)state;
     struct rnd r = {13};
-    char text[256], *composed;
-    size_t length;
+    char text[256];
     for (int i = 0; i < 3000; i++) {
         size_t bytes = random_text(&r, text, rnd_below(&r, 40));
         text[bytes] = 0;
-        char *expected = (char *)utf8proc_NFC((utf8proc_uint8_t *)text);
-        assert_int_equal(normal_compose(text, bytes, &composed, &length), 0);
-        if (!composed)
-            composed = strdup(text), length = bytes;
-        assert_int_equal(length, strlen(expected));
-        assert_memory_equal(composed, expected, length);
-        free(expected);
-        free(composed);
+        expect_reference_composition(text, bytes);
+    }
+}
+
+/* Behind a letter, behind a Hangul syllable, before a mark. */
+static void every_character_composes_as_the_reference(void **state)
+{
+    (void)state;
+    static const char *const before[] = {"", "a", "\uac00"}, *const after[] = {"", "\u0301"};
+    uint32_t step = test_sanitized() ? 37 : 1;
+    for (uint32_t point = 1; point < 0x30000; point += step) {
+        char character[5] = "", text[32];
+        if (point >= 0xd800 && point < 0xe000)
+            continue;
+        utf8_encode(point, character);
+        for (int i = 0; i < 6; i++) {
+            snprintf(text, sizeof text, "%s%s%s", before[i % 3], character, after[i / 3]);
+            expect_reference_composition(text, strlen(text));
+        }
     }
 }
 
@@ -209,22 +233,34 @@ static void composition_equals_the_reference(void **state)
 static void long_runs(void **state)
 {
     (void)state;
-    static const char *const runs[] = {"a",          "abcdefghijklmnopqrstuvwxyz",
-                                       "A",          "aB",
-                                       " ",          "\t \n",
-                                       "\n",         "\r",
-                                       "7",          "!",
-                                       ".",          "' ",
-                                       "'s",         "<",
-                                       "<|",         "<|im_end|>",
-                                       "<s></s",     "\u4f60",
-                                       "é",          "x ",
-                                       " 1",         "a\n",
-                                       "         x", "$",
+    static const char *const runs[] = {"a",
+                                       " ",
+                                       "7",
+                                       "!", /* a megabyte each, the others less */
+                                       "abcdefghijklmnopqrstuvwxyz",
+                                       "A",
+                                       "aB",
+                                       "\t \n",
+                                       "\n",
+                                       "\r",
+                                       ".",
+                                       "' ",
+                                       "'s",
+                                       "<",
+                                       "<|",
+                                       "<|im_end|>",
+                                       "<s></s",
+                                       "\u4f60",
+                                       "\u00e9",
+                                       "x ",
+                                       " 1",
+                                       "a\n",
+                                       "         x",
+                                       "$",
                                        "\U0001f642"};
-    size_t bytes = test_sanitized() ? 1 << 15 : 1 << 20;
-    char *text = malloc(bytes + 16);
+    char *text = malloc(1 << 20);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        size_t bytes = i < 4 || test_exhaustive() ? 1 << 20 : 1 << 18;
         size_t length = strlen(runs[i]), total = bytes / length * length;
         for (size_t j = 0; j < total; j++)
             text[j] = runs[i][j % length];
@@ -244,7 +280,7 @@ static void long_runs_of_marks_and_ill_formed_bytes(void **state)
     (void)state;
     static const char *const runs[] = {"\u0300\u0323", "e\u0301\u0323",      "\xff",
                                        "\xe2\x82",     "\u1100\u1161\u11a8", "\u2581"};
-    size_t bytes = test_sanitized() ? 1 << 15 : 1 << 20;
+    size_t bytes = test_exhaustive() ? 1 << 20 : 1 << 18;
     char *text = malloc(bytes);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         size_t length = strlen(runs[i]);
@@ -306,7 +342,8 @@ int main(void)
         cmocka_unit_test(truncated_characters_and_nuls),
         cmocka_unit_test(random_bytes),
         cmocka_unit_test(random_characters_come_back),
-        cmocka_unit_test(composition_equals_the_reference),
+        cmocka_unit_test(random_texts_compose_as_the_reference),
+        cmocka_unit_test(every_character_composes_as_the_reference),
         cmocka_unit_test(long_runs),
         cmocka_unit_test(long_runs_of_marks_and_ill_formed_bytes),
         cmocka_unit_test(many_threads_share_a_tokenizer),
