@@ -27,11 +27,9 @@ static const struct bpe_rule *find_rule(const struct bpe *b, int32_t left, int32
     return NULL;
 }
 
-/* The first of equal rules has the better rank and stays. */
+/* Of equal rules the first, which has the better rank, is found. */
 static void add_rule(struct bpe *b, struct bpe_rule rule)
 {
-    if (find_rule(b, rule.left, rule.right))
-        return;
     uint32_t i = slot_of(b, rule.left, rule.right);
     while (b->rules[i].joined >= 0)
         i = (i + 1) & b->mask;
