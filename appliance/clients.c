@@ -222,7 +222,7 @@ static bool wants_tokens(const struct clients *cs, const struct llm_sqe *copy)
 static int submit_pending(struct clients *cs, uint32_t slot, uint64_t now_ns, const char **why)
 {
     struct client *c = &cs->slots[slot];
-    if (!engine_can_take(cs->engine, &c->pending))
+    if (!engine_can_take_from(cs->engine, slot, &c->pending))
         return 0;
     int rc = 0;
     if (wants_tokens(cs, &c->pending))

@@ -320,3 +320,18 @@ bool test_exhaustive(void)
     const char *v = getenv("LLMD_EXHAUSTIVE");
     return v && *v && strcmp(v, "0");
 }
+
+bool test_sanitized(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return true;
+#else
+    return false;
+#endif
+#else
+    return false;
+#endif
+}

@@ -69,5 +69,6 @@ float rnd_float(struct rnd *r); /* [-1, 1) */
 
 uint64_t test_now_ns(void);
 bool test_exhaustive(void); /* make check-all */
+bool test_sanitized(void);  /* built with a sanitizer: everything is several times slower */
 
 #endif

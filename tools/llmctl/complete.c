@@ -56,8 +56,8 @@ static int report_failure(const struct ctl_job *job)
         if (c->status >= 0)
             continue;
         if (c->fitting)
-            return ctl_error("%s (%u would fit)", llm_strerror(c->status), c->fitting);
-        return ctl_error("%s", llm_strerror(c->status));
+            return ctl_error("%s (%u would fit)", ctl_refusal(job, c), c->fitting);
+        return ctl_error("%s", ctl_refusal(job, c));
     }
     return ctl_interrupted() ? 130 : 0;
 }
@@ -67,11 +67,11 @@ static int stream(struct llm_client *c, struct llm_tokenizer *t, const struct ge
                   struct ctl_job *job)
 {
     struct printer p = {NULL, false};
-    if (llm_detokenizer_open(&p.d, t, LLM_DETOK_UTF8) < 0)
+    if (llm_detokenizer_open(&p.d, t, LLM_DETOK_UTF8 | LLM_DETOK_CONTINUE) < 0)
         return ctl_error("out of memory for the detokenizer");
     if (o->echo) {
         size_t bytes;
-        char *text = ctl_text(t, job->prompt.ids, job->prompt.n, true, &bytes);
+        char *text = ctl_text(t, job->prompt.ids, job->prompt.n, LLM_DETOK_SHOW_SPECIAL, &bytes);
         if (text)
             fwrite(text, 1, bytes, stdout);
         free(text);

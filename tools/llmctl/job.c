@@ -1,6 +1,7 @@
 /* job.c - runs requests over one connection and collects what comes back. */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -102,6 +103,15 @@ static int take(struct ctl_job *jobs, size_t n, const struct llm_event *e, uint6
     return 0;
 }
 
+static void refuse(struct ctl_job *job, int code, const char *why)
+{
+    snprintf(job->refusal, sizeof job->refusal, "%s", why);
+    for (uint32_t i = 0; i < job->n_choices; i++, job->open--) {
+        job->choices[i].done = true;
+        job->choices[i].status = code;
+    }
+}
+
 /* Submits from *next on, until all are out or the engine has no room. Sets *stuck if not even one
  * fits although nothing is in flight. */
 static int submit(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t *next)
@@ -119,11 +129,8 @@ static int submit(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t *
             rc = LLM_EBUSY;
         if (rc == LLM_EOWNERDEAD || rc == LLM_EEVICTED || rc == LLM_EPROTO)
             return ctl_error("%s", llm_errmsg(c));
-        if (rc < 0) /* refused on this side of the ring: the same answer as the engine's */
-            for (uint32_t i = 0; i < job->n_choices; i++, job->open--) {
-                job->choices[i].done = true;
-                job->choices[i].status = rc;
-            }
+        if (rc < 0) /* refused on this side of the ring: an answer like the engine's */
+            refuse(job, rc, llm_errmsg(c));
     }
     return 0;
 }

@@ -67,6 +67,7 @@ struct ctl_job {
     struct ctl_tokens prompt;
     struct llm_request request;
     uint64_t t_submit_ns;
+    char refusal[256];        /* the library's sentence where it refused the request itself */
     uint32_t n_choices, open; /* open: finals still owed */
     struct ctl_choice *choices;
 };
@@ -79,13 +80,17 @@ int ctl_run_jobs(struct llm_client *c, struct ctl_job *jobs, size_t n,
 void ctl_free_jobs(struct ctl_job *jobs, size_t n);
 bool ctl_interrupted(void);
 
+/* Why the choice was refused or failed, in words. */
+const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c);
+
 /* The result of a job as JSON; t may be NULL (no text then). */
 json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t);
 /* TTFT, tokens/s on one line to stderr. */
 void ctl_print_timing(const struct ctl_job *job);
 
-/* Detokenizes n tokens, control tokens shown or not. malloc'ed; NULL when out of memory. */
-char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, bool show_special,
+/* Detokenizes n tokens; flags: more enum llm_detok_flags than UTF8. malloc'ed; NULL when out of
+ * memory. */
+char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, unsigned flags,
                size_t *bytes);
 
 /* Connects for `finals` requests at once; NULL after a message. */

@@ -15,12 +15,11 @@ static size_t text_room(const struct llm_tokenizer *t, int32_t token)
     return 3 * (n > 0 ? (size_t)n : 0) + 64;
 }
 
-char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, bool show_special,
+char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, unsigned flags,
                size_t *bytes)
 {
     struct llm_detokenizer *d;
-    if (llm_detokenizer_open(&d, t, LLM_DETOK_UTF8 | (show_special ? LLM_DETOK_SHOW_SPECIAL : 0)) <
-        0)
+    if (llm_detokenizer_open(&d, t, LLM_DETOK_UTF8 | flags) < 0)
         return NULL;
     size_t room = 0, used = 0;
     char *text = NULL;
@@ -118,7 +117,7 @@ static void set_tokens(json_t *o, const struct ctl_job *job, const struct ctl_ch
         json_array_append_new(tokens, json_integer(c->tokens[i]));
     json_object_set_new(o, "tokens", tokens);
     size_t bytes;
-    char *text = t ? ctl_text(t, c->tokens, c->n, false, &bytes) : NULL;
+    char *text = t ? ctl_text(t, c->tokens, c->n, LLM_DETOK_CONTINUE, &bytes) : NULL;
     if (text)
         json_object_set_new(o, "text", json_stringn(text, bytes));
     free(text);
@@ -130,9 +129,14 @@ static void set_tokens(json_t *o, const struct ctl_job *job, const struct ctl_ch
     json_object_set_new(o, "logprobs", logprobs);
 }
 
-static void set_error(json_t *o, const struct ctl_choice *c)
+const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c)
 {
-    json_t *e = json_pack("{s:i, s:s}", "code", c->status, "message", llm_strerror(c->status));
+    return *job->refusal ? job->refusal : llm_strerror(c->status);
+}
+
+static void set_error(json_t *o, const struct ctl_job *job, const struct ctl_choice *c)
+{
+    json_t *e = json_pack("{s:i, s:s}", "code", c->status, "message", ctl_refusal(job, c));
     if (c->fitting)
         json_object_set_new(e, "fits", json_integer(c->fitting));
     json_object_set_new(o, "error", e);
@@ -156,7 +160,7 @@ static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_ch
     }
     json_object_set_new(o, "finish_reason", json_string(finish_name(c)));
     if (c->status < 0)
-        set_error(o, c);
+        set_error(o, job, c);
     json_object_set_new(o, "timing", timing_json(job, c));
 }
 

@@ -150,7 +150,8 @@ static int print_text(const struct llm_tokenizer *t, const struct ctl_tokens *to
                       const struct text_options *o)
 {
     size_t bytes;
-    char *text = ctl_text(t, tokens->ids, tokens->n, !o->hide_special, &bytes);
+    char *text =
+        ctl_text(t, tokens->ids, tokens->n, o->hide_special ? 0 : LLM_DETOK_SHOW_SPECIAL, &bytes);
     if (!text)
         return ctl_error("out of memory for the text");
     int rc;
