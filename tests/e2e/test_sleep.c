@@ -79,6 +79,7 @@ static uint32_t take_all(struct llm_client *c, int32_t *tokens)
         n += e.n_tokens;
     } while (e.type == LLM_EVENT_TOKENS);
     assert_int_equal(e.type, LLM_EVENT_DONE);
+    assert_int_equal(order_read64(&board->backstop_rescues), 0);
     return n;
 }
 
