@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -123,26 +124,41 @@ const char *scratch_dir(void)
 
 /* ---- engines ---- */
 
-static pid_t running[16]; /* to be killed if the test process ends first */
+static struct {
+    pid_t pid;
+    char instance[48];
+} running[16]; /* to be killed if the test process ends first */
+
+static void remove_board(const char *instance);
 
 static void kill_running(void)
 {
     for (size_t i = 0; i < 16; i++)
-        if (running[i] > 0) {
-            kill(running[i], SIGKILL);
-            waitpid(running[i], NULL, 0);
+        if (running[i].pid > 0) {
+            kill(running[i].pid, SIGKILL);
+            waitpid(running[i].pid, NULL, 0);
+            remove_board(running[i].instance);
         }
 }
 
-static void remember(pid_t pid)
+/* The board of an engine that was killed outlives it, for the post-mortem: tests take it away. */
+static void remove_board(const char *instance)
+{
+    char name[64];
+    snprintf(name, sizeof name, "/llmd.%s", instance);
+    shm_unlink(name);
+}
+
+static void remember(const struct engine_process *e)
 {
     static bool registered;
     if (!registered)
         atexit(kill_running);
     registered = true;
     for (size_t i = 0; i < 16; i++)
-        if (!running[i]) {
-            running[i] = pid;
+        if (!running[i].pid) {
+            running[i].pid = e->pid;
+            memcpy(running[i].instance, e->instance, sizeof running[i].instance);
             return;
         }
     fail_msg("too many engines");
@@ -151,8 +167,8 @@ static void remember(pid_t pid)
 static void forget(pid_t pid)
 {
     for (size_t i = 0; i < 16; i++)
-        if (running[i] == pid)
-            running[i] = 0;
+        if (running[i].pid == pid)
+            running[i].pid = 0;
 }
 
 void engine_spawn(struct engine_process *e, const char *model, const char *const *arguments)
@@ -178,7 +194,7 @@ void engine_spawn(struct engine_process *e, const char *model, const char *const
         fflush(stderr);
         _exit(127);
     }
-    remember(e->pid);
+    remember(e);
 }
 
 char *engine_log(const struct engine_process *e)
@@ -236,7 +252,9 @@ int engine_stop(struct engine_process *e)
 int engine_kill(struct engine_process *e)
 {
     kill(e->pid, SIGKILL);
-    return engine_wait(e);
+    int rc = engine_wait(e);
+    remove_board(e->instance);
+    return rc;
 }
 
 json_t *engine_status(const struct engine_process *e)
