@@ -124,51 +124,50 @@ const char *scratch_dir(void)
 
 /* ---- engines ---- */
 
+enum { ENGINES_MAX = 64 };
+
+/* Every engine that this process started. At exit what still runs is killed, and the boards of the
+ * killed ones go: they outlive their engines, for the post-mortem. */
 static struct {
-    pid_t pid;
+    pid_t pid; /* 0: has ended */
     char instance[48];
-} running[16]; /* to be killed if the test process ends first */
+} engines[ENGINES_MAX];
+static pid_t engines_owner;
 
-static void remove_board(const char *instance);
-
-static void kill_running(void)
+static void clean_up_engines(void)
 {
-    for (size_t i = 0; i < 16; i++)
-        if (running[i].pid > 0) {
-            kill(running[i].pid, SIGKILL);
-            waitpid(running[i].pid, NULL, 0);
-            remove_board(running[i].instance);
+    if (getpid() != engines_owner)
+        return;
+    for (size_t i = 0; i < ENGINES_MAX && *engines[i].instance; i++) {
+        if (engines[i].pid) {
+            kill(engines[i].pid, SIGKILL);
+            waitpid(engines[i].pid, NULL, 0);
         }
-}
-
-/* The board of an engine that was killed outlives it, for the post-mortem: tests take it away. */
-static void remove_board(const char *instance)
-{
-    char name[64];
-    snprintf(name, sizeof name, "/llmd.%s", instance);
-    shm_unlink(name);
+        char name[64];
+        snprintf(name, sizeof name, "/llmd.%s", engines[i].instance);
+        shm_unlink(name);
+    }
 }
 
 static void remember(const struct engine_process *e)
 {
-    static bool registered;
-    if (!registered)
-        atexit(kill_running);
-    registered = true;
-    for (size_t i = 0; i < 16; i++)
-        if (!running[i].pid) {
-            running[i].pid = e->pid;
-            memcpy(running[i].instance, e->instance, sizeof running[i].instance);
-            return;
-        }
-    fail_msg("too many engines");
+    if (!engines_owner)
+        atexit(clean_up_engines);
+    engines_owner = getpid();
+    size_t i = 0;
+    while (i < ENGINES_MAX && *engines[i].instance)
+        i++;
+    if (i == ENGINES_MAX)
+        fail_msg("too many engines in one test program");
+    engines[i].pid = e->pid;
+    memcpy(engines[i].instance, e->instance, sizeof engines[i].instance);
 }
 
 static void forget(pid_t pid)
 {
-    for (size_t i = 0; i < 16; i++)
-        if (running[i].pid == pid)
-            running[i].pid = 0;
+    for (size_t i = 0; i < ENGINES_MAX; i++)
+        if (engines[i].pid == pid)
+            engines[i].pid = 0;
 }
 
 void engine_spawn(struct engine_process *e, const char *model, const char *const *arguments)
@@ -252,9 +251,7 @@ int engine_stop(struct engine_process *e)
 int engine_kill(struct engine_process *e)
 {
     kill(e->pid, SIGKILL);
-    int rc = engine_wait(e);
-    remove_board(e->instance);
-    return rc;
+    return engine_wait(e);
 }
 
 json_t *engine_status(const struct engine_process *e)
