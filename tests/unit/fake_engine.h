@@ -126,6 +126,7 @@ static inline int fake_setup(void **state)
     REQUIRE(!llm_socket_path("fake", f->path, sizeof f->path));
     f->listener = fake_listen(f->path);
     f->socket = -1;
+    alarm(120); /* a call that never returns ends the test, not the day */
     *state = f;
     return 0;
 }

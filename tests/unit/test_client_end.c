@@ -198,6 +198,62 @@ static void an_eviction_is_no_death(void **state)
     llm_close(c);
 }
 
+/* The same while the client sleeps and nobody wakes it: it finds the closed socket first. */
+static void *evict_when_asleep(void *arg)
+{
+    struct fake *f = arg;
+    while (!ring_wants_wake(&f->ring))
+        ;
+    ring_evict(&f->ring, LLM_EPROTO, "while asleep");
+    close(f->socket);
+    f->socket = -1;
+    return NULL;
+}
+
+static void an_eviction_in_sleep_is_no_death(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c = three_requests(f);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, evict_when_asleep, f), 0);
+    expect_all_ended(c, (uint32_t[]){0, 2, 1, 1}, LLM_EEVICTED);
+    pthread_join(thread, NULL);
+    expect_over(c, LLM_EEVICTED, "while asleep");
+    llm_close(c);
+}
+
+/* The end may come right after a publish, between the client's two looks. */
+static void *finish_and_evict(void *arg)
+{
+    struct fake *f = arg;
+    fake_done(f, 1, 0, LLM_FINISH_STOP);
+    ring_publish(&f->ring);
+    ring_evict(&f->ring, LLM_EPROTO, "at once");
+    return NULL;
+}
+
+static void no_end_overtakes_what_was_published(void **state)
+{
+    struct fake *f = *state;
+    for (int round = 0; round < 300; round++) {
+        struct llm_client *c = fake_client(f);
+        struct llm_event e;
+        pthread_t thread;
+        submit(c, 1, 1);
+        fake_take_quietly(f);
+        assert_int_equal(pthread_create(&thread, NULL, finish_and_evict, f), 0);
+        int rc;
+        while ((rc = llm_poll(c, &e)) == 0)
+            ;
+        pthread_join(thread, NULL);
+        assert_int_equal(rc, 1);
+        assert_int_equal(e.type, LLM_EVENT_DONE);
+        assert_int_equal(llm_poll(c, &e), LLM_EEVICTED);
+        llm_close(c);
+        fake_die(f);
+    }
+}
+
 /* Packets that this version does not know are no death. */
 static void unknown_packets_are_dropped(void **state)
 {
@@ -293,6 +349,8 @@ int main(void)
         FAKE_TEST(open_cancels_end_silently),
         FAKE_TEST(an_eviction_gives_its_reason),
         FAKE_TEST(an_eviction_is_no_death),
+        FAKE_TEST(an_eviction_in_sleep_is_no_death),
+        FAKE_TEST(no_end_overtakes_what_was_published),
         FAKE_TEST(unknown_packets_are_dropped),
         FAKE_TEST(nonsense_ends_everything),
         FAKE_TEST(a_second_final_ends_everything),
