@@ -94,28 +94,6 @@ static uint32_t byte_at(uint32_t r, uint32_t i)
     return r / 8 * 256 + i / 4 * 32 + r % 8 * 4 + i % 4;
 }
 
-/* The panel's bytes are zero where nothing was put yet. */
-static void panel_put(struct panel_format format, uint8_t *panel, uint32_t r,
-                      const struct panel_row *b)
-{
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        uint32_t q = (uint32_t)b->q[i], shift, bit;
-        if (format.bits == 8) {
-            panel[byte_at(r, i)] = (uint8_t)q;
-            continue;
-        }
-        uint8_t *pair = panel + nibble_at(r, i, &shift); /* sets shift: a statement of its own */
-        *pair |= (uint8_t)((q & 15) << shift);
-        if (format.h_at) {
-            uint8_t *h = panel + format.h_at + fifth_at(r, i, &bit);
-            *h |= (uint8_t)((q >> 4 & 1) << bit);
-        }
-    }
-    memcpy(panel + format.d_at + 2 * r, &b->d, 2);
-    if (format.m_at)
-        memcpy(panel + format.m_at + 2 * r, &b->m, 2);
-}
-
 void panel_read(enum gpu_type type, const uint8_t *block, uint32_t r, struct panel_row *out)
 {
     struct panel_format format = panel_format(type);
@@ -195,6 +173,38 @@ static void put_floats(uint8_t *panel, uint32_t r, const uint8_t *raw, uint32_t 
         memcpy(panel + ((size_t)i * PANEL + r) * size, raw + (size_t)i * size, size);
 }
 
+/* Bit e of `fifths` belongs to element e: byte i of the row takes those of 4 j + i and 16 + 4 j +
+ * i. */
+static void put_fifths(uint8_t *h, uint32_t fifths)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32_t bits = 0;
+        for (int j = 0; j < 4; j++)
+            bits |= (fifths >> (4 * j + i) & 1) << j | (fifths >> (16 + 4 * j + i) & 1) << (4 + j);
+        h[i] = (uint8_t)bits;
+    }
+}
+
+/* Row r of a panel's block from the checkpoint's block. A byte of nibbles holds the same two
+ * elements in both (i and 16 + i), so quants move four bytes at a time. */
+static void put_block(struct panel_format format, uint8_t *block, uint32_t r, const uint8_t *raw)
+{
+    uint32_t vectors = format.bits == 8 ? 8 : 4;
+    memcpy(block + format.d_at + 2 * r, raw, 2);
+    raw += 2;
+    if (format.m_at) {
+        memcpy(block + format.m_at + 2 * r, raw, 2);
+        raw += 2;
+    }
+    if (format.h_at) {
+        put_fifths(block + format.h_at + r / 8 * 32 + r % 8 * 4, load_32(raw));
+        raw += 4;
+    }
+    uint8_t *q = block + r / 8 * vectors * 32 + r % 8 * 4;
+    for (uint32_t j = 0; j < vectors; j++)
+        memcpy(q + (size_t)32 * j, raw + (size_t)4 * j, 4);
+}
+
 static void put_row(const struct linear *l, uint8_t *panel, uint32_t r, const uint8_t *raw)
 {
     struct panel_format format = panel_format(l->type);
@@ -203,11 +213,8 @@ static void put_row(const struct linear *l, uint8_t *panel, uint32_t r, const ui
         put_floats(panel, r, raw, l->k, raw_bytes);
         return;
     }
-    for (uint32_t b = 0; b < l->blocks; b++) {
-        struct panel_row block;
-        raw_block(format, raw + (size_t)b * raw_bytes, &block);
-        panel_put(format, panel + (size_t)b * l->block_bytes, r, &block);
-    }
+    for (uint32_t b = 0; b < l->blocks; b++)
+        put_block(format, panel + (size_t)b * l->block_bytes, r, raw + (size_t)b * raw_bytes);
 }
 
 void linear_pack(struct linear *l, const void *raw, uint32_t p0, uint32_t p1)
