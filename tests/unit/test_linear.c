@@ -1,17 +1,12 @@
 /* test_linear.c - packed products: AVX2 against the plain reference and against the checkpoint's
  * own blocks, bit for bit, over types, shapes, tails and extremes. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "../../gpu/cpu/linear.h"
+#include "../support/support.h"
 
 static const enum gpu_type types[] = {GPU_F32,  GPU_F16,  GPU_BF16, GPU_Q4_0,
                                       GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0};
@@ -26,15 +21,10 @@ static bool have_avx2(void)
 #endif
 }
 
-static uint32_t random_state = 1;
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8 ^ random_state << 13;
-}
+static struct rnd rnd = {1};
 static float random_float(void)
 {
-    return (float)(random_u32() % 20001) / 1e4f - 1.0f;
+    return rnd_float(&rnd);
 }
 
 static void *aligned(size_t bytes)
@@ -55,7 +45,7 @@ enum fill {
 
 static void put_half(uint8_t *at, uint32_t low, uint32_t range, bool negative)
 {
-    uint16_t h = (uint16_t)((low + random_u32() % range) | (negative ? 0x8000u : 0));
+    uint16_t h = (uint16_t)((low + rnd_u32(&rnd) % range) | (negative ? 0x8000u : 0));
     memcpy(at, &h, 2);
 }
 
@@ -68,19 +58,19 @@ static void fill_block(enum gpu_type type, enum fill fill, uint8_t *at)
         return;
     }
     if (type == GPU_F16 || type == GPU_BF16) {
-        put_half(at, type == GPU_F16 ? 0x2000 : 0x3d00, 0x1000, random_u32() & 1);
+        put_half(at, type == GPU_F16 ? 0x2000 : 0x3d00, 0x1000, rnd_u32(&rnd) & 1);
         if (fill == LARGEST && type == GPU_F16)
-            memcpy(at, &(uint16_t){random_u32() & 1 ? 0x7bff : 0x8001}, 2);
+            memcpy(at, &(uint16_t){rnd_u32(&rnd) & 1 ? 0x7bff : 0x8001}, 2);
         return;
     }
     for (uint32_t i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(fill == RANDOM ? random_u32() : 0xff);
+        at[i] = (uint8_t)(fill == RANDOM ? rnd_u32(&rnd) : 0xff);
     if (fill == LARGEST && type == GPU_Q8_0)
         for (uint32_t i = 2; i < bytes; i++)
-            at[i] = random_u32() & 64 ? 0x80 : 0x7f;
-    put_half(at, 0x1c00, 0x400, random_u32() & 1);
+            at[i] = rnd_u32(&rnd) & 64 ? 0x80 : 0x7f;
+    put_half(at, 0x1c00, 0x400, rnd_u32(&rnd) & 1);
     if (type == GPU_Q4_1 || type == GPU_Q5_1)
-        put_half(at + 2, 0x1c00, 0x800, random_u32() & 1);
+        put_half(at + 2, 0x1c00, 0x800, rnd_u32(&rnd) & 1);
 }
 
 struct weights {
@@ -246,7 +236,7 @@ static void quantized_inputs_stay_in_range(void **state)
         memset(&a, 0, sizeof a);
         memset(&b, 0, sizeof b);
         for (int i = 0; i < LINEAR_BLOCK; i++)
-            x[i] = random_u32() % 8 ? random_float() : odd[random_u32() % ODD];
+            x[i] = rnd_u32(&rnd) % 8 ? random_float() : odd[rnd_u32(&rnd) % ODD];
         linear_plain.quantize(x, LINEAR_BLOCK, &a);
         int sum = 0;
         for (int i = 0; i < LINEAR_BLOCK; i++) {
@@ -298,20 +288,11 @@ static void odd_inputs_give_the_same(void **state)
 
 /* ---- golden data ---- */
 
-static uint8_t *read_golden(const char *type, const char *what, size_t *bytes)
+static void *read_golden(const char *type, const char *what, size_t *bytes)
 {
-    const char *dir = getenv("GOLDEN_DIR");
-    char path[512];
-    snprintf(path, sizeof path, "%s/dequant/%s.%s.bin", dir && *dir ? dir : "tests/golden", type,
-             what);
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        fail_msg("%s: cannot open", path);
-    uint8_t *p = malloc(1 << 20);
-    assert_non_null(p);
-    *bytes = fread(p, 1, 1 << 20, f);
-    fclose(f);
-    return p;
+    char name[64];
+    snprintf(name, sizeof name, "dequant/%s.%s.bin", type, what);
+    return golden_read(name, bytes);
 }
 
 static void dequantizes_as_the_reference(void **state)
@@ -321,7 +302,7 @@ static void dequantizes_as_the_reference(void **state)
         const struct gpu_type_info *info = gpu_type_info(types[i]);
         size_t raw_bytes, want_bytes;
         uint8_t *raw = read_golden(info->name, "blocks", &raw_bytes);
-        float *want = (float *)(void *)read_golden(info->name, "f32", &want_bytes);
+        float *want = read_golden(info->name, "f32", &want_bytes);
         size_t n = raw_bytes / info->block_bytes * info->block;
         assert_int_equal(want_bytes, n * sizeof *want);
         assert_true(n >= 64);
