@@ -3,6 +3,7 @@
 VERSION := 0.1.0
 B       ?= build
 CC      ?= cc
+OBJCOPY ?= objcopy
 OPT     ?= -O2
 # SAN=address,undefined or SAN=thread: a build with sanitizers (give it a B of its own)
 SAN     ?=
@@ -43,6 +44,8 @@ CLIENT_LIBS := -lpcre2-8 -lutf8proc -lmsgpackc
 ENGINE_LIBS := -luring -lnuma -lmsgpackc -lxxhash -lm
 JEMALLOC    := $(if $(SAN),,-ljemalloc)
 
+include etc/install.mk
+
 .PHONY: all help deps run check check-all test-build bench clean format
 .DEFAULT_GOAL := all
 
@@ -51,7 +54,7 @@ all: deps ## build everything into build/
 
 help: ## this list
 	@echo 'make [TARGET] [B=build-folder] [CC=gcc|clang] [SAN=address,undefined|thread] [GOLDEN=folder]'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile etc/install.mk
 
 deps: ## install the Debian packages that are missing (through sudo where not root)
 	@sh etc/deps.sh
@@ -77,7 +80,7 @@ format: ## clang-format every source file
 
 # ---- rules ----
 .PHONY: test-build bench-build
-test-build: $(TESTS) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so
+test-build: $(TESTS) $(BUILT_FILES)
 bench-build: $(BENCHES)
 $(BENCHES): $(call obj,$(BENCH_LIB))
 
@@ -94,16 +97,24 @@ $(B)/llmd: $(APP_O) $(GPU_O) $(SHM_O)
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(JEMALLOC)
 
-$(B)/libllmclient.a: $(CLIENT_O) $(SHM_O)
+# what llmctl links: the library with its inner names
+$(B)/obj/client.a: $(CLIENT_O) $(SHM_O)
 	@rm -f $@
-	@ar rcs $@ $^
+	@$(AR) rcs $@ $^
 
-$(B)/libllmclient.so: $(CLIENT_O) $(SHM_O)
+# one object, its hidden names made local: a program may call its own functions what it likes
+$(B)/libllmclient.a: $(CLIENT_O) $(SHM_O)
+	@echo '  AR   $@'
+	@rm -f $@
+	@$(LD) -r -o $(B)/obj/llmclient.o $^ && $(OBJCOPY) --localize-hidden $(B)/obj/llmclient.o && $(AR) rcs $@ $(B)/obj/llmclient.o
+
+$(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 	@echo '  LINK $@'
-	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libllmclient.so.1 -o $@ $^ $(CLIENT_LIBS)
-	@ln -sf libllmclient.so $(B)/libllmclient.so.1
+	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libllmclient.so.$(SO_MAJOR) -Wl,--version-script=client/llmclient.map \
+	    -o $@ $(filter %.o,$^) $(CLIENT_LIBS)
+	@ln -sf libllmclient.so $(B)/libllmclient.so.$(SO_MAJOR)
 
-$(B)/llmctl: $(CTL_O) $(B)/libllmclient.a
+$(B)/llmctl: $(CTL_O) $(B)/obj/client.a
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -lm
 
