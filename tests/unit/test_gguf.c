@@ -30,6 +30,7 @@ static void sample(struct doc *d)
     doc_init(d);
     doc_text(d, "a.text", "hello");
     doc_u32(d, "a.u32", 7);
+    doc_u32(d, "a.u3", 3); /* the start of a key before it */
     doc_i32(d, "a.i32", -7);
     doc_u64(d, "a.u64", 1ull << 40);
     doc_f32(d, "a.f32", 1.5f);
@@ -59,6 +60,8 @@ static void check_keys(const struct gguf *g)
     assert_memory_equal(t.at, "hello", 5);
     assert_int_equal(gguf_u32(g, "a.u32", 0, 10, GGUF_NEEDED, &u, &f), 1);
     assert_int_equal(u, 7);
+    assert_int_equal(gguf_u32(g, "a.u3", 0, 10, GGUF_NEEDED, &u, &f), 1);
+    assert_int_equal(u, 3);
     assert_int_equal(gguf_f32(g, "a.f32", GGUF_NEEDED, &x, &f), 1);
     assert_true(x == 1.5f);
     assert_int_equal(gguf_f32(g, "a.f64", GGUF_NEEDED, &x, &f), 1);
@@ -222,6 +225,8 @@ AFTER(tensors_2_60, put_u64(b, 8, 1ull << 60))
 AFTER(tensors_max, put_u64(b, 8, UINT64_MAX))
 AFTER(keys_2_60, put_u64(b, 16, 1ull << 60))
 AFTER(keys_max, put_u64(b, 16, UINT64_MAX))
+AFTER(keys_5000, put_u64(b, 16, 5000))
+AFTER(tensors_5000, put_u64(b, 8, 5000))
 AFTER(key_too_many, put_u64(b, 16, d->n_keys + 1))
 AFTER(key_length_2_60, put_u64(b, doc_key_at(d, "a.u32"), 1ull << 60))
 AFTER(key_length_max, put_u64(b, doc_key_at(d, "a.u32"), UINT64_MAX))
@@ -269,6 +274,7 @@ AFTER(type_unknown, put_u32(b, doc_tensor_type_at(d, "first"), 4242))
 AFTER(offset_unaligned, put_u64(b, doc_tensor_type_at(d, "second") + 4, 129))
 AFTER(offset_beyond, put_u64(b, doc_tensor_type_at(d, "second") + 4, 1 << 20))
 AFTER(offset_wraps, put_u64(b, doc_tensor_type_at(d, "second") + 4, UINT64_MAX - 31))
+AFTER(end_wraps, put_u64(b, doc_tensor_type_at(d, "first") + 4, UINT64_MAX - 31))
 AFTER(overlap, put_u64(b, doc_tensor_type_at(d, "second") + 4, 96))
 AFTER(same_place, put_u64(b, doc_tensor_type_at(d, "second") + 4, 0))
 AFTER(extent_beyond, put_u64(b, doc_dims_at(d, "second") + 4, 6))
@@ -295,6 +301,8 @@ static const struct fault faults[] = {
     {"2^64 - 1 tensors", NULL, tensors_max, -EINVAL, "byte 8"},
     {"2^60 keys", NULL, keys_2_60, -EINVAL, "byte 16: claims 1152921504606846976 keys"},
     {"2^64 - 1 keys", NULL, keys_max, -EINVAL, "byte 16"},
+    {"5000 keys", NULL, keys_5000, -EINVAL, "byte 16: claims 5000 keys, more than its"},
+    {"5000 tensors", NULL, tensors_5000, -EINVAL, "byte 8: claims 5000 tensors, more than its"},
     {"a key too many", NULL, key_too_many, -EINVAL, "byte "},
     {"key length 2^60", NULL, key_length_2_60, -EINVAL, "a key takes 1152921504606846976"},
     {"key length 2^64 - 1", NULL, key_length_max, -EINVAL, "a key takes 18446744073709551615"},
@@ -341,6 +349,7 @@ static const struct fault faults[] = {
     {"offset unaligned", NULL, offset_unaligned, -EINVAL, "'second' has offset 129"},
     {"offset beyond", NULL, offset_beyond, -EINVAL, "'second' has 20 bytes at offset 1048576"},
     {"offset wraps", NULL, offset_wraps, -EINVAL, "'second' has 20 bytes at offset"},
+    {"end wraps", NULL, end_wraps, -EINVAL, "'first' has 108 bytes at offset"},
     {"overlap", NULL, overlap, -EINVAL, "'second' overlaps tensor 'first'"},
     {"same place", NULL, same_place, -EINVAL, "overlaps tensor"},
     {"extent beyond", NULL, extent_beyond, -EINVAL, "'second' has 24 bytes at offset 128"},
@@ -481,6 +490,7 @@ static void refuse_scalars(const struct gguf *g)
     REFUSED(gguf_u32(g, "a.u32", 8, 9, GGUF_NEEDED, &u, &f), "'a.u32' is 7, it must be 8 to 9");
     REFUSED(gguf_u32(g, "a.i32", 0, UINT32_MAX, GGUF_NEEDED, &u, &f), "'a.i32' is -7");
     REFUSED(gguf_u32(g, "a.u64", 0, UINT32_MAX, GGUF_NEEDED, &u, &f), "'a.u64' is 1099511627776");
+    REFUSED(gguf_u32(g, "a.max", 0, UINT32_MAX, GGUF_NEEDED, &u, &f), "'a.max' is 922337");
     REFUSED(gguf_u32(g, "a.f32", 0, 9, GGUF_NEEDED, &u, &f), "'a.f32' is of type f32");
     REFUSED(gguf_u32(g, "a.bool", 0, 9, GGUF_NEEDED, &u, &f), "'a.bool' is of type bool");
     REFUSED(gguf_u32(g, "a.numbers", 0, 9, GGUF_NEEDED, &u, &f), "'a.numbers' is an array of i32");
@@ -530,6 +540,7 @@ static void getters_check_type_and_range(void **state)
     sample(&d);
     doc_f32(&d, "a.nan", (float)NAN);
     doc_f64(&d, "a.big", 1e300);
+    doc_u64(&d, "a.max", UINT64_MAX);
     doc_array(&d, "a.equal", 5, equal, 3, 4);
     doc_array(&d, "a.differ", 5, differ, 3, 4);
     doc_array(&d, "a.none", 5, equal, 0, 4);

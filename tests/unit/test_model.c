@@ -210,6 +210,46 @@ static void rotary_frequencies(void **state)
     model_close(yarn);
 }
 
+/* A ramp inside the table: base 10000, 16 dimensions, 4096 positions; 32 turns lie at pair 2.6, 1
+ * turn at pair 5.6, so pairs up to 2 are kept and pairs from 6 on interpolated. With 8 and 2 turns
+ * given they lie at 3.8 and 5.03: the same from 3 to 6. */
+static void yarn_ramp(void **state)
+{
+    (void)state;
+    for (int given = 0; given < 3; given++) {
+        char path[512];
+        struct doc d;
+        snprintf(path, sizeof path, "%s/yarn.gguf", scratch_dir());
+        doc_llama(&d);
+        doc_text(&d, "llama.rope.scaling.type", "yarn");
+        doc_f32(&d, "llama.rope.scaling.factor", 8);
+        if (given == 2) { /* the model's own length counts, whatever the window */
+            doc_u32(&d, "llama.context_length", 4096);
+            doc_u32(&d, "llama.attention.sliding_window", 100);
+        } else {
+            doc_u32(&d, "llama.rope.scaling.original_context_length", 4096);
+        }
+        if (given == 1) {
+            doc_f32(&d, "llama.rope.scaling.yarn_beta_fast", 8);
+            doc_f32(&d, "llama.rope.scaling.yarn_beta_slow", 2);
+            doc_f32(&d, "llama.rope.scaling.attn_factor", 1.25f);
+        }
+        struct bytes b = doc_bytes(&d);
+        bytes_save(&b, path);
+        struct model *m = open_path(path);
+        double low = given == 1 ? 3 : 2;
+        for (uint32_t i = 0; i < 8; i++) {
+            double w = pow(10000, -2.0 * i / 16), r = fmin(fmax((i - low) / (6 - low), 0), 1);
+            expect_frequency(m, i, w * (1 - r) + w / 8 * r);
+        }
+        double magnitude = given == 1 ? 1.25 : 0.1 * log(8) + 1;
+        assert_true(fabs((double)m->net.rope_magnitude - magnitude) < 1e-6);
+        model_close(m);
+        bytes_free(&b);
+        doc_free(&d);
+    }
+}
+
 /* Llama 3's rule (factor 8, low 1, high 4, 32 positions, base 500000), which the file holds as
  * divisors: wavelengths above 32 are divided by 8, below 8 kept, those between interpolated. */
 static void llama3_divisors(void **state)
@@ -277,10 +317,11 @@ static void digest_sees_every_part(void **state)
     struct model *m = open_path(path);
     model_vocab_digest(m, vocab);
     model_close(m);
-    for (int part = 0; part < 3; part++) {
+    for (int part = 0; part < 4; part++) {
         size_t at = part == 0   ? doc_value_at(&d, "general.name") + 8
                     : part == 1 ? doc_value_at(&d, "tokenizer.ggml.bos_token_id")
-                                : d.data_at + 5;
+                    : part == 2 ? d.data_at + 5
+                                : b.n - 4;
         b.at[at] ^= 1;
         bytes_save(&b, path);
         digest_in_order(path, 0, other);
@@ -417,6 +458,37 @@ static void heads_of_another_size_and_absent_keys(void **state)
     doc_free(&d);
 }
 
+/* Models of the llama-bpe family start texts with bos even where the file does not say so; nobody
+ * adds a token that is not there. A token that ends a generation for two reasons is in the set
+ * once. */
+static void habits_of_bpe_families(void **state)
+{
+    (void)state;
+    static const char *const pres[] = {"smollm", "llama-bpe", "llama-bpe", "llama-bpe"};
+    for (int i = 0; i < 4; i++) {
+        char path[512];
+        struct doc d;
+        snprintf(path, sizeof path, "%s/habits.gguf", scratch_dir());
+        doc_llama(&d);
+        doc_text(&d, "tokenizer.ggml.pre", pres[i]);
+        doc_u32(&d, "tokenizer.ggml.eos_token_id", 7); /* <|im_end|> */
+        if (i == 2)
+            doc_bool(&d, "tokenizer.ggml.add_bos_token", 0);
+        if (i == 3)
+            doc_remove(&d, "tokenizer.ggml.bos_token_id");
+        struct bytes b = doc_bytes(&d);
+        bytes_save(&b, path);
+        struct model *m = open_path(path);
+        assert_int_equal(m->vocab.add_bos, i == 1);
+        assert_false(m->vocab.add_space_prefix);
+        assert_int_equal(m->vocab.n_eog, 1);
+        assert_int_equal(m->vocab.eog[0], 7);
+        model_close(m);
+        bytes_free(&b);
+        doc_free(&d);
+    }
+}
+
 /* The habits of tokenizers where the file says nothing; names that no terminal should see. */
 static void sentencepiece_and_names(void **state)
 {
@@ -506,6 +578,7 @@ int main(void)
         cmocka_unit_test(tokenizer_data),
         cmocka_unit_test(each_tensor_arrives_as_it_stands_in_the_file),
         cmocka_unit_test(rotary_frequencies),
+        cmocka_unit_test(yarn_ramp),
         cmocka_unit_test(llama3_divisors),
         cmocka_unit_test(digest_does_not_depend_on_the_order),
         cmocka_unit_test(digest_sees_every_part),
@@ -513,6 +586,7 @@ int main(void)
         cmocka_unit_test(a_file_that_changes_is_noticed),
         cmocka_unit_test(tied_output_and_biases),
         cmocka_unit_test(heads_of_another_size_and_absent_keys),
+        cmocka_unit_test(habits_of_bpe_families),
         cmocka_unit_test(sentencepiece_and_names),
         cmocka_unit_test(long_names_are_cut),
         cmocka_unit_test(vocabulary_alone),

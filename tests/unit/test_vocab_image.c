@@ -65,6 +65,9 @@ static struct model *spm_model(void)
     doc_u32(&d, "tokenizer.ggml.bos_token_id", 1);
     doc_u32(&d, "tokenizer.ggml.eos_token_id", 2);
     doc_u32(&d, "tokenizer.ggml.unknown_token_id", 0);
+    doc_u32(&d, "tokenizer.ggml.eot_token_id", 3);
+    doc_u32(&d, "tokenizer.ggml.eom_token_id", 4);
+    doc_u32(&d, "tokenizer.ggml.padding_token_id", 5);
     doc_text(&d, "tokenizer.chat_template", "{{ x }}");
     struct bytes b = doc_bytes(&d);
     bytes_save(&b, path);
@@ -149,6 +152,8 @@ SPOIL(longer_than_it_is, h->bytes += 8)
 SPOIL(shorter_than_its_sections, h->bytes -= 8)
 SPOIL(bytes_max, h->bytes = UINT64_MAX)
 SPOIL(no_tokens, h->n_tokens = 0)
+SPOIL(nothing_at_all, (h->n_tokens = h->n_eog = h->n_merges = 0,
+                       h->bos = h->eos = h->eot = h->eom = h->unk = h->pad = -1))
 SPOIL(tokens_more, h->n_tokens += 64)
 SPOIL(tokens_2_30, h->n_tokens = 1u << 30)
 SPOIL(tokens_max, h->n_tokens = UINT32_MAX)
@@ -228,6 +233,7 @@ static void each_fault_is_refused(void **state)
         shorter_than_its_sections,
         bytes_max,
         no_tokens,
+        nothing_at_all,
         tokens_more,
         tokens_2_30,
         tokens_max,
