@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         die("usage: bench_rings MODEL");
     struct engine_process spinning = {0}, sleeping = {0};
     engine_start(&spinning, argv[1], "--threads", "1", "--max-model-len", "256", "--idle-spin-us",
-                 "10000000", NULL);
+                 "1000000", NULL);
     struct llm_client *c = connect_to(&spinning, UINT32_MAX);
     double word[ROUNDS], ring[ROUNDS], nop[ROUNDS], to_ring[ROUNDS], to_word[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
