@@ -85,7 +85,9 @@ bench-build: $(BENCHES)
 $(BENCHES): $(call obj,$(BENCH_LIB))
 
 # AVX2 sources: chosen at run time, so only these files may use the instructions
+ifeq ($(shell uname -m),x86_64)
 $(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += -O3 -mavx2 -mfma -mf16c
+endif
 $(CLIENT_O) $(SHM_O): ALL_CFLAGS += -fPIC -fvisibility=hidden
 
 $(B)/obj/%.o: %.c Makefile
