@@ -402,7 +402,8 @@ int control_receive(int socket, void *buffer, size_t size, int *fds, int *n)
     if (n) {
         *n = 0;
         m.msg_control = &control;
-        m.msg_controllen = sizeof control;
+        /* not CMSG_SPACE: the kernel would fill its padding with one more descriptor */
+        m.msg_controllen = CMSG_LEN(sizeof(int) * LLM_CONTROL_FDS);
     }
     ssize_t bytes;
     do
