@@ -44,7 +44,9 @@ static void release(struct client *c)
         close(c->socket);
     if (c->process >= 0)
         close(c->process);
-    c->socket = c->process = -1;
+    if (c->bell >= 0)
+        close(c->bell);
+    c->socket = c->process = c->bell = -1;
 }
 
 void clients_destroy(struct clients *cs)
@@ -133,7 +135,22 @@ static int make_segments(struct client *c, const struct control_grant *g, struct
     return rc ? refuse(r, -ENOMEM, "the engine has no memory for this client: %.160s", f.text) : 0;
 }
 
-static int send_welcome(struct clients *cs, uint32_t slot, int socket)
+/* A bell: our end into the slot, the client's to *theirs. What the client could do to it is cut
+ * off: no blocking flag is shared, it cannot send to us, and few bytes fit, so that it is emptied
+ * in a few calls. */
+static int make_bell(struct client *c, int *theirs, struct llm_reject *r)
+{
+    int pair[2], least = 0;
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return refuse(r, -errno, "the engine cannot make this client's bell: %s", strerror(errno));
+    setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &least, sizeof least);
+    shutdown(pair[0], SHUT_RD);
+    c->bell = pair[0];
+    *theirs = pair[1];
+    return 0;
+}
+
+static int send_welcome(struct clients *cs, uint32_t slot, int socket, int bell)
 {
     const struct client *c = &cs->slots[slot];
     struct llm_message m = {.kind = LLM_MSG_WELCOME, .welcome = cs->welcome};
@@ -147,7 +164,7 @@ static int send_welcome(struct clients *cs, uint32_t slot, int socket)
     int n = control_encode(&m, packet, sizeof packet);
     if (n < 0)
         return n;
-    int fds[LLM_CONTROL_FDS] = {c->up.fd, c->down.fd, cs->pulse_fd, cs->vocab_fd};
+    int fds[LLM_CONTROL_FDS] = {c->up.fd, c->down.fd, cs->pulse_fd, cs->vocab_fd, bell};
     return control_send(socket, packet, (size_t)n, fds, LLM_CONTROL_FDS);
 }
 
@@ -156,16 +173,21 @@ static int set_up(struct clients *cs, uint32_t slot, int socket, const struct co
                   struct llm_reject *refusal)
 {
     struct client *c = &cs->slots[slot];
+    int bell = -1;
     c->up = c->down = SEGMENT_NONE;
-    c->process = c->socket = -1;
+    c->process = c->socket = c->bell = -1;
     int rc = make_segments(c, g, refusal);
+    if (!rc)
+        rc = make_bell(c, &bell, refusal);
     if (!rc) {
         ring_engine_init(&c->ring, c->up.map, c->down.map, g->sq_entries, g->cq_entries,
                          g->arena_bytes, g->max_inflight, slot, c->generation, cs->welcome.epoch);
-        rc = send_welcome(cs, slot, socket);
+        rc = send_welcome(cs, slot, socket, bell);
         if (rc < 0)
             refuse(refusal, rc, "the WELCOME could not be sent: %s", strerror(-rc));
     }
+    if (bell >= 0)
+        close(bell);
     if (rc < 0)
         release(c);
     return rc;
@@ -300,9 +322,12 @@ void clients_publish(struct clients *cs)
     if (!n)
         return;
     ring_after_publish();
-    for (uint32_t i = 0; i < n; i++)
-        if (ring_wants_wake(&cs->slots[cs->wake[i]].ring))
+    for (uint32_t i = 0; i < n; i++) {
+        struct client *c = &cs->slots[cs->wake[i]];
+        c->wait = ring_wants_wake(&c->ring);
+        if (c->wait != LLM_WAIT_NONE)
             cs->wake[cs->n_wake++] = cs->wake[i];
+    }
     if (cs->n_wake)
         STATS_ADD(cs->stats, wakes, cs->n_wake);
 }

@@ -47,10 +47,12 @@ enum client_wait {
 struct client {
     enum client_state state;
     uint32_t generation;
-    unsigned armed; /* enum client_wait bits */
-    bool held;      /* while arming: tokens wait for ring room */
+    unsigned armed;     /* enum client_wait bits */
+    bool held;          /* while arming: tokens wait for ring room */
+    enum llm_wait wait; /* while it stands in `wake`: how it sleeps */
     bool has_pending;
     int socket, process; /* process: pidfd, or -1 */
+    int bell;            /* our end: written to, never read */
     struct ring_engine ring;
     struct llm_sqe pending; /* taken, waiting for the core to have room */
     struct segment up, down;
@@ -63,7 +65,7 @@ struct clients {
     uint32_t first; /* where the next sweep starts: nobody is always first */
     struct client *slots;
     uint32_t *leaving, n_leaving; /* slots in state LEAVING */
-    uint32_t *wake, n_wake;       /* slots whose clients sleep on cq_tail and have news */
+    uint32_t *wake, n_wake;       /* slots whose clients sleep and have news */
     uint32_t max_model_len;
     struct llm_welcome welcome; /* what is the same for all */
     int pulse_fd, vocab_fd;

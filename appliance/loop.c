@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -93,6 +94,15 @@ static void wake_word(struct loop *l, const order_u32 *word)
     struct io_uring_sqe *e = next_entry(l);
     futex_entry(e, OP_FUTEX_WAKE, word, 1, tag(EVENT_NONE, 0, 0));
     e->flags = IOSQE_CQE_SKIP_SUCCESS;
+}
+
+/* The flags are the request's own: what the client does to its end cannot make this wait. */
+static void ring_bell(struct loop *l, int bell)
+{
+    struct io_uring_sqe *e = next_entry(l);
+    io_uring_prep_send(e, bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    e->flags = IOSQE_CQE_SKIP_SUCCESS;
+    e->user_data = tag(EVENT_NONE, 0, 0);
 }
 
 static void cancel(struct loop *l, uint64_t user_data)
@@ -283,12 +293,20 @@ static void take_events(struct loop *l)
     }
 }
 
+static void wake_client(struct loop *l, const struct client *c)
+{
+    if (c->wait == LLM_WAIT_BELL)
+        ring_bell(l, c->bell);
+    else
+        wake_word(l, &c->ring.down->cq_tail);
+}
+
 static void publish_and_wake(struct loop *l)
 {
     struct clients *cs = l->c.clients;
     clients_publish(cs);
     for (uint32_t i = 0; i < cs->n_wake; i++)
-        wake_word(l, &cs->slots[cs->wake[i]].ring.down->cq_tail);
+        wake_client(l, &cs->slots[cs->wake[i]]);
     while (cs->n_leaving)
         let_go(l, cs->leaving[--cs->n_leaving]);
     arm_door(l);

@@ -19,6 +19,10 @@ void llm_close(struct llm_client *c)
         return;
     if (c->socket >= 0)
         close(c->socket); /* this is what tells the engine */
+    if (c->bell >= 0)
+        close(c->bell);
+    if (c->descriptor >= 0)
+        close(c->descriptor);
     unmap(&c->up);
     unmap(&c->down);
     unmap(&c->pulse);

@@ -1,8 +1,8 @@
 /* connect.c - building a handle: find the engine, shake hands, check and map what it sent.
  *
- *   connect -> HELLO -> WELCOME + 4 descriptors | REJECT
+ *   connect -> HELLO -> WELCOME + 5 descriptors | REJECT
  *           -> seals and sizes, before anything is mapped -> up, down, pulse, vocabulary
- *           -> headers agree with WELCOME -> ring, table, seeds
+ *           -> headers agree with WELCOME -> ring, table, seeds -> the bell
  *
  * Invariants
  *   1. A descriptor is mapped only if it is sealed against shrinking and as long as WELCOME's
@@ -204,7 +204,8 @@ static int say_hello(const struct llm_client *c, const struct attempt *a)
 static void close_all(int *fds, int n)
 {
     for (int i = 0; i < n; i++)
-        close(fds[i]);
+        if (fds[i] >= 0)
+            close(fds[i]);
 }
 
 /* Takes the answer if it is there. If the engine closed its end while our greeting lay unread
@@ -296,7 +297,7 @@ static int map_segment(struct mapping *m, int fd, const struct segment_wish *w)
 static int map_all(struct llm_client *c, const struct llm_welcome *w,
                    const int fds[static LLM_CONTROL_FDS])
 {
-    const struct segment_wish wish[LLM_CONTROL_FDS] = {
+    const struct segment_wish wish[LLM_CONTROL_BELL] = {
         {"up", llm_up_bytes(w->sq_entries, w->arena_bytes), false, F_SEAL_SHRINK,
          PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE},
         {"down", llm_down_bytes(w->cq_entries), false, F_SEAL_SHRINK, PROT_READ,
@@ -306,9 +307,9 @@ static int map_all(struct llm_client *c, const struct llm_welcome *w,
         {"vocabulary", sizeof(struct llm_vocab), true, F_SEAL_SHRINK | F_SEAL_WRITE, PROT_READ,
          MAP_PRIVATE},
     };
-    struct mapping *to[LLM_CONTROL_FDS] = {&c->up, &c->down, &c->pulse, &c->vocabulary};
+    struct mapping *to[LLM_CONTROL_BELL] = {&c->up, &c->down, &c->pulse, &c->vocabulary};
     int rc = 0;
-    for (int i = 0; i < LLM_CONTROL_FDS && !rc; i++)
+    for (int i = 0; i < LLM_CONTROL_BELL && !rc; i++)
         rc = map_segment(to[i], fds[i], &wish[i]);
     return rc;
 }
@@ -352,8 +353,20 @@ static int set_up(struct llm_client *c, const struct attempt *a, const struct ll
     return rc ? refuse(rc, "the kernel gives no random bytes: %s", llm_strerror(rc)) : 0;
 }
 
+/* Moves the bell into the handle. */
+static int take_bell(struct llm_client *c, const struct attempt *a, int *fd)
+{
+    int type = 0;
+    socklen_t bytes = sizeof type;
+    if (getsockopt(*fd, SOL_SOCKET, SO_TYPE, &type, &bytes) < 0 || type != SOCK_DGRAM)
+        return refuse(LLM_EPROTO, "the bell of the engine '%s' is no datagram socket", a->instance);
+    c->bell = *fd;
+    *fd = -1;
+    return 0;
+}
+
 static int adopt(struct llm_client *c, const struct attempt *a, const struct llm_welcome *w,
-                 const int *fds, int n_fds)
+                 int *fds, int n_fds)
 {
     int rc = check_welcome(a, w);
     if (rc)
@@ -364,7 +377,9 @@ static int adopt(struct llm_client *c, const struct attempt *a, const struct llm
     rc = map_all(c, w, fds);
     if (!rc)
         rc = check_headers(c, w);
-    return rc ? rc : set_up(c, a, w);
+    if (!rc)
+        rc = set_up(c, a, w);
+    return rc ? rc : take_bell(c, a, &fds[LLM_CONTROL_BELL]);
 }
 
 static int shake_hands(struct llm_client *c, const struct attempt *a)
@@ -399,7 +414,7 @@ int llm_connect(struct llm_client **out, const char *instance, const struct llm_
     struct llm_client *c = calloc(1, sizeof *c);
     if (!c)
         return refuse(-ENOMEM, "no memory for a client handle");
-    c->socket = -1;
+    c->socket = c->bell = c->descriptor = -1;
     rc = open_socket(c, &a);
     if (!rc)
         rc = shake_hands(c, &a);

@@ -6,13 +6,15 @@
  *      empty: an engine that holds tokens for a full ring is never left waiting.
  *   2. Whoever learns that the engine is gone looks at the ring once more before it says so: what
  *      the engine published before its end is handed out.
- *   3. A sleep is cut into slices, because no wake comes from an engine that died.
+ *   3. No wake of a futex comes from an engine that died: a sleep there is short, and what lasts
+ *      longer is slept through in poll(2), over the bell and the socket.
  *
  * Fences C2 and C3 stand in shm/ring_client.c; here are the futex calls that go with them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +25,11 @@
 #include "handle.h"
 
 enum { SPIN_BATCH = 64 };
-#define SLICE_NS                                                                                   \
-    100000000ull /* of a sleep; also how often a poller asks whether the engine lives */
+
+/* The longest sleep on a futex, which wakes faster than the bell by a few microseconds; and how
+ * often a poller asks whether the engine lives. So nobody learns of its death more than twice this
+ * later. */
+#define SLICE_NS 50000000ull
 
 uint64_t client_now_ns(void)
 {
@@ -120,7 +125,7 @@ static void look_at_engine(struct llm_client *c)
 
 /* ---- completions ---- */
 
-static void release_head(struct llm_client *c)
+void client_release_head(struct llm_client *c)
 {
     if (ring_drained(&c->ring))
         client_wake(&c->ring.up->cq_head);
@@ -174,7 +179,7 @@ static bool take(struct llm_client *c, struct llm_event *e)
     struct llm_result result;
     while (ring_poll(&c->ring, &cqe, &result)) {
         if (c->ring.cq_head - c->ring.cq_released >= c->ring.cq_entries / 4)
-            release_head(c);
+            client_release_head(c);
         struct inflight *f = inflight_find(&c->inflight, cqe.user_data);
         c->ring.broken = completion_fault(f, &cqe);
         if (c->ring.broken)
@@ -208,12 +213,17 @@ static int take_after_end(struct llm_client *c, struct llm_event *e)
     return client_ended(c);
 }
 
+/* An armed client may have been told of an end by its descriptor: then the socket is asked. */
 int llm_poll(struct llm_client *c, struct llm_event *e)
 {
+    bool told = client_disarm(c);
     if (take(c, e))
         return 1;
-    release_head(c);
-    look_at_engine(c);
+    client_release_head(c);
+    if (told && !c->ended)
+        look_at_socket(c);
+    else
+        look_at_engine(c);
     if (!c->ended)
         return 0;
     return take(c, e) ? 1 : take_after_end(c, e);
@@ -247,25 +257,42 @@ static int spin(struct llm_client *c, struct llm_event *e, uint64_t end)
 }
 
 /* Sleeps for at most `ns` unless there is something to take. 0, or -errno from the futex. */
-static int sleep_once(struct llm_client *c, uint64_t ns)
+static int sleep_on_futex(struct llm_client *c, uint64_t ns)
 {
     uint32_t expected;
     if (!ring_wait_begin(&c->ring, LLM_WAIT_FUTEX, &expected))
         return 0;
-    int rc = futex_wait(&c->ring.down->cq_tail, expected, ns);
+    int rc = futex_wait(&c->ring.down->cq_tail, expected, ns < SLICE_NS ? ns : SLICE_NS);
+    ring_wait_end(&c->ring);
+    return rc;
+}
+
+/* The same on bell and socket: -ETIMEDOUT also where the socket has something to say. */
+static int sleep_on_bell(struct llm_client *c, uint64_t ns)
+{
+    struct pollfd p[2] = {{c->bell, POLLIN, 0}, {c->socket, POLLIN | POLLRDHUP, 0}};
+    struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    uint32_t expected;
+    client_bell_empty(c);
+    if (!ring_wait_begin(&c->ring, LLM_WAIT_BELL, &expected))
+        return 0;
+    int rc = ppoll(p, 2, &t, NULL) < 0 ? -errno : p[0].revents ? 0 : -ETIMEDOUT;
     ring_wait_end(&c->ring);
     return rc;
 }
 
 static int sleep_until(struct llm_client *c, struct llm_event *e, uint64_t end)
 {
+    bool long_wait = false;
     for (;;) {
         uint64_t now = client_now_ns();
         if (now >= end)
             return 0;
-        int slept = sleep_once(c, end - now < SLICE_NS ? end - now : SLICE_NS);
-        if (slept == -ETIMEDOUT)
+        int slept = long_wait ? sleep_on_bell(c, end - now) : sleep_on_futex(c, end - now);
+        if (slept == -ETIMEDOUT) {
+            long_wait = true;
             look_at_socket(c);
+        }
         int rc = llm_poll(c, e);
         if (rc)
             return rc;

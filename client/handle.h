@@ -4,6 +4,7 @@
  *   instances.c  names the engines that run                error.c    codes and sentences
  *   inflight.c   which finals are owed, by id              seeds.c    random seeds without a call
  *   submit.c     requests out                              events.c   events in, sleep, death
+ *   bell.c       waiting in somebody else's loop
  *
  * States of a handle, edges with the function that takes them
  *
@@ -76,6 +77,9 @@ struct llm_client {
     uint64_t peer_looked_ns; /* when poll last asked whether the engine lives */
     struct seeds seeds;
     int socket;
+    int bell;       /* our end: read from */
+    int descriptor; /* what llm_fd gave: an epoll instance; -1: not asked for yet */
+    bool armed;     /* cq_wait is BELL */
     struct mapping up, down, pulse, vocabulary;
     struct llm_limits limits;
     int code;
@@ -87,6 +91,19 @@ uint64_t client_now_ns(void);
 
 /* Wakes the engine where it waits on a cursor of ours. */
 void client_wake(order_u32 *word);
+
+/* Publishes the head, and wakes the engine if it waits for that. */
+void client_release_head(struct llm_client *c);
+
+/* ---- bell.c ---- */
+
+/* Takes what lies in the bell. Only between the taking of events and ring_wait_begin. */
+void client_bell_empty(const struct llm_client *c);
+
+/* armed -> not. Returns whether it was. */
+bool client_disarm(struct llm_client *c);
+
+/* ---- the end ---- */
 
 /* LIVE -> ENDED with a sentence; the first reason stays. */
 void client_end(struct llm_client *c, int code, const char *format, ...)

@@ -16,8 +16,7 @@
  *         int32_t prompt[64];
  *         if (llm_tokenizer_open(&t, c) < 0 || llm_detokenizer_open(&d, t, LLM_DETOK_UTF8) < 0)
  *             return fprintf(stderr, "%s\n", llm_errmsg(c)), 1;
- *         long n = llm_tokenize(t, "The capital of France is", 24, LLM_TOKENIZE_SPECIAL, prompt,
- * 64);
+ *         long n = llm_tokenize(t, "The capital of France is", 24, 0, prompt, 64);
  *
  *         struct llm_request r = LLM_REQUEST_INIT;
  *         r.tokens = prompt, r.n_tokens = (uint32_t)n, r.max_tokens = 16;
@@ -51,7 +50,8 @@
  * used by many threads at once, a detokenizer by one. Handles are independent of each other.
  *
  * After llm_connect, llm_submit, llm_poll, llm_wait and llm_cancel neither allocate nor lock; while
- * the engine is awake they make no system call, but for the wait that the caller asked for.
+ * the engine is awake they make no system call, but for the wait that the caller asked for. llm_arm
+ * empties a socket: one or two calls.
  */
 #ifndef LLMCLIENT_H
 #define LLMCLIENT_H
@@ -186,6 +186,34 @@ LLM_API int llm_poll(struct llm_client *c, struct llm_event *e);
 LLM_API int llm_wait(struct llm_client *c, struct llm_event *e, int timeout_ms);
 
 LLM_API uint32_t llm_inflight(const struct llm_client *c); /* finals still owed */
+
+/* ---- waiting in a loop of your own: epoll, poll, libuv, asyncio ----
+ *
+ *     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+ *     epoll_ctl(loop, EPOLL_CTL_ADD, llm_fd(c), &ev);
+ *     for (;;) {
+ *         while ((rc = llm_poll(c, &e)) == 1)
+ *             ...                            // use the event
+ *         if (rc < 0)
+ *             break;                         // the engine is gone: llm_errmsg says how
+ *         if (llm_arm(c))
+ *             continue;                      // something came in between
+ *         epoll_wait(loop, &ev, 1, -1);
+ *     }
+ *
+ * A whole program: client/examples/epoll.c. The descriptor belongs to the handle: wait for it to be
+ * readable, neither read nor close it. It stays the same for the life of the handle; take it out of
+ * your loop before llm_close. */
+
+/* A descriptor that, once armed, becomes readable when there may be an event, and at once when the
+ * engine dies or closes this client. It is made by the first call. Negative: -EMFILE, -ENFILE,
+ * -ENOMEM. */
+LLM_API int llm_fd(struct llm_client *c);
+
+/* To be called each time before waiting for the descriptor, after llm_poll has returned 0. 0: wait.
+ * 1: do not wait, llm_poll has something to say. The next llm_poll or llm_wait disarms. Who waits
+ * without arming sleeps through events; who is woken for nothing (it may happen) arms again. */
+LLM_API int llm_arm(struct llm_client *c);
 
 /* ---- text ---- */
 

@@ -5,10 +5,13 @@
  *                              "sq", "cq", "arena", "inflight"   wanted sizes, 0: the engine's
  * default "name": <= 64 bytes, who this is} engine -> client  WELCOME {"t":"welcome", "major",
  * "minor", "epoch", "client", "generation", "sq", "cq", "arena", "inflight", "max_len", "vocab",
- *                              "numerics", "model"}  + 4 descriptors: up, down, pulse, vocabulary
+ *                              "numerics", "model"}  + up, down, pulse, vocabulary, bell
  *                     REJECT  {"t":"reject", "code", "text"}, then the socket closes
  *   The socket stays open; its end is the death or the leaving of a side. After WELCOME the client
  * sends nothing.
+ *   The bell is one end of a pair of datagram sockets. The engine keeps the other one and sends a
+ * byte through it after a publish if the client's cq_wait is LLM_WAIT_BELL. It says nothing of the
+ * engine's end: that is for the control socket.
  *
  * One message a packet, at most LLM_CONTROL_MAX bytes; a longer, short or ill-formed one closes the
  * connection. The engine never installs a client's descriptors.
@@ -20,7 +23,12 @@
 
 #include "llm_abi.h"
 
-enum { LLM_CONTROL_MAX = 4096, LLM_CONTROL_FDS = 4, LLM_CONTROL_TEXT = 240 };
+enum {
+    LLM_CONTROL_MAX = 4096,
+    LLM_CONTROL_BELL = 4, /* its place among WELCOME's descriptors, behind the segments */
+    LLM_CONTROL_FDS = 5,
+    LLM_CONTROL_TEXT = 240
+};
 
 struct llm_hello {
     uint32_t major, minor, sqe_bytes, cqe_bytes;

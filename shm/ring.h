@@ -73,8 +73,9 @@ bool ring_poll(struct ring_client *r, struct llm_cqe *cqe, struct llm_result *re
 bool ring_drained(struct ring_client *r);
 
 /* Announces a sleep of the kind: cq_wait = kind, C2, recheck. The head must be published:
- * ring_drained first. Returns true if the caller may now wait on down->cq_tail with the value
- * *expected; false if there is something to take (cq_wait is NONE again). */
+ * ring_drained first. Who waits for its bell has emptied it before: what is emptied after the
+ * recheck is lost. Returns true if the caller may now wait: for its bell, or on down->cq_tail with
+ * the value *expected; false if there is something to take (cq_wait is NONE again). */
 bool ring_wait_begin(struct ring_client *r, enum llm_wait kind, uint32_t *expected);
 void ring_wait_end(struct ring_client *r); /* cq_wait = NONE */
 
@@ -131,7 +132,9 @@ bool ring_publish(struct ring_engine *r);
 /* E2: one fence after the publishes of all clients; then ring_wants_wake for each that was
  * published. */
 void ring_after_publish(void);
-bool ring_wants_wake(const struct ring_engine *r); /* reads cq_wait: FUTEX -> wake &down->cq_tail */
+/* Reads cq_wait, once: FUTEX -> wake &down->cq_tail; BELL -> ring the client's bell; NONE (0), also
+ * for what is no kind -> nothing. */
+enum llm_wait ring_wants_wake(const struct ring_engine *r);
 
 /* Going to sleep: ring_arm_all sets need_wakeup; ring_arm sets cq_held where tokens are held; then
  * ring_arm_fence (E1); then ring_rescan for every client: true if there is something to do after

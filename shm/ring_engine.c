@@ -185,9 +185,10 @@ void ring_after_publish(void)
     order_fence();
 }
 
-bool ring_wants_wake(const struct ring_engine *r)
+enum llm_wait ring_wants_wake(const struct ring_engine *r)
 {
-    return order_relaxed(&r->up->cq_wait) == LLM_WAIT_FUTEX;
+    uint32_t wait = order_relaxed(&r->up->cq_wait);
+    return wait == LLM_WAIT_FUTEX || wait == LLM_WAIT_BELL ? (enum llm_wait)wait : LLM_WAIT_NONE;
 }
 
 /* ---- sleeping ---- */

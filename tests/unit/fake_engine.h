@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -23,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -62,6 +64,7 @@ enum fake_fault {
     FAKE_PULSE_EPOCH,
     FAKE_NOT_MEMFD,
     FAKE_THREE_FDS,
+    FAKE_BELL_OTHER, /* no datagram socket */
     FAKE_GARBAGE,
     FAKE_HELLO,
     FAKE_SILENT,
@@ -77,7 +80,7 @@ struct fake_segment {
 
 struct fake {
     char dir[64], path[100];
-    int listener, socket; /* -1: closed */
+    int listener, socket, bell; /* -1: closed; bell: our end */
     enum fake_fault fault;
     struct fake_segment up, down, pulse, vocabulary;
     struct ring_engine ring;
@@ -125,7 +128,7 @@ static inline int fake_setup(void **state)
     setenv("LLMD_RUNTIME_DIR", f->dir, 1);
     REQUIRE(!llm_socket_path("fake", f->path, sizeof f->path));
     f->listener = fake_listen(f->path);
-    f->socket = -1;
+    f->socket = f->bell = -1;
     alarm(120); /* a call that never returns ends the test, not the day */
     *state = f;
     return 0;
@@ -145,7 +148,9 @@ static inline void fake_die(struct fake *f)
 {
     if (f->socket >= 0)
         close(f->socket);
-    f->socket = -1;
+    if (f->bell >= 0)
+        close(f->bell);
+    f->socket = f->bell = -1;
     fake_segment_free(&f->up);
     fake_segment_free(&f->down);
     fake_segment_free(&f->pulse);
@@ -246,6 +251,15 @@ static inline void fake_send(struct fake *f, const struct llm_message *m, const 
     REQUIRE(bytes > 0 && !control_send(f->socket, packet, (size_t)bytes, fds, n));
 }
 
+/* Keeps our end; returns the client's. */
+static inline int fake_make_bell(struct fake *f)
+{
+    int pair[2], type = f->fault == FAKE_BELL_OTHER ? SOCK_STREAM : SOCK_DGRAM;
+    REQUIRE(!socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair));
+    f->bell = pair[0];
+    return pair[1];
+}
+
 static inline void fake_welcome(struct fake *f)
 {
     fake_make_segments(f);
@@ -264,8 +278,10 @@ static inline void fake_welcome(struct fake *f)
                                         .numerics_id = 77,
                                         .model = "a model"}};
     int zero = f->fault == FAKE_NOT_MEMFD ? open("/dev/zero", O_RDWR | O_CLOEXEC) : -1;
-    int fds[] = {f->up.fd, zero < 0 ? f->down.fd : zero, f->pulse.fd, f->vocabulary.fd};
-    fake_send(f, &m, fds, f->fault == FAKE_THREE_FDS ? 3 : 4);
+    int bell = fake_make_bell(f);
+    int fds[] = {f->up.fd, zero < 0 ? f->down.fd : zero, f->pulse.fd, f->vocabulary.fd, bell};
+    fake_send(f, &m, fds, f->fault == FAKE_THREE_FDS ? 3 : LLM_CONTROL_FDS);
+    close(bell);
     if (zero >= 0)
         close(zero);
 }
@@ -364,12 +380,21 @@ static inline bool fake_nothing_came(struct fake *f)
     return ring_sweep(&f->ring, &why) == 0;
 }
 
-/* Publishes and returns whether the client sleeps. */
-static inline bool fake_publish(struct fake *f)
+/* Publishes, and returns how the client sleeps. */
+static inline enum llm_wait fake_publish(struct fake *f)
 {
     ring_publish(&f->ring);
     ring_after_publish();
     return ring_wants_wake(&f->ring);
+}
+
+/* Wakes a client that sleeps in this way, as the engine's loop does. */
+static inline void fake_wake(struct fake *f, enum llm_wait how)
+{
+    if (how == LLM_WAIT_FUTEX)
+        syscall(SYS_futex, &f->ring.down->cq_tail, FUTEX_WAKE, 1, NULL, NULL, 0);
+    else if (how == LLM_WAIT_BELL)
+        REQUIRE(send(f->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 || errno == EAGAIN);
 }
 
 static inline void fake_token(struct fake *f, uint64_t id, uint32_t choice, uint32_t position,

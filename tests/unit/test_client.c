@@ -520,8 +520,7 @@ static void *wake_when_asleep(void *arg)
     while (!ring_wants_wake(&h->f->ring))
         ;
     fake_done(h->f, h->id, 0, LLM_FINISH_STOP);
-    if (fake_publish(h->f))
-        syscall(SYS_futex, &h->f->ring.down->cq_tail, FUTEX_WAKE, 1, NULL, NULL, 0);
+    fake_wake(h->f, fake_publish(h->f));
     return NULL;
 }
 

@@ -63,7 +63,8 @@ static void closing_gives_everything_back(void **state)
     int fds = fake_open_fds();
     struct llm_client *c = fake_client(f);
     char byte;
-    assert_int_equal(fake_open_fds(), fds + 1 + 5); /* one here; a socket and four segments there */
+    assert_int_equal(fake_open_fds(),
+                     fds + 2 + 6); /* two here; a socket, a bell and four segments there */
     llm_close(c);
     assert_int_equal(recv(f->socket, &byte, 1, 0), 0); /* the engine sees the end */
     fake_die(f);
@@ -206,6 +207,7 @@ static void every_fault_of_an_engine_is_refused(void **state)
         [FAKE_PULSE_EPOCH] = {LLM_EPROTO, "pulse"},
         [FAKE_NOT_MEMFD] = {LLM_EPROTO, "'down' is not sealed"},
         [FAKE_THREE_FDS] = {LLM_EPROTO, "3 descriptors"},
+        [FAKE_BELL_OTHER] = {LLM_EPROTO, "no datagram socket"},
         [FAKE_GARBAGE] = {LLM_EPROTO, "no answer"},
         [FAKE_HELLO] = {LLM_EPROTO, "no answer"},
         [FAKE_SILENT] = {-ETIMEDOUT, "in time"},

@@ -360,7 +360,7 @@ static void too_many_descriptors_are_closed(void **state)
     assert_int_equal(open_fds(), before);
 }
 
-/* More than the four that this protocol knows: sent past control_send. */
+/* More than the five that this protocol knows: sent past control_send. */
 static void a_flood_of_descriptors_is_closed(void **state)
 {
     struct pair *p = *state;

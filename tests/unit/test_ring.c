@@ -387,9 +387,14 @@ static void a_sleeping_client_is_woken(void **state)
     assert_false(ring_wants_wake(&ch->e));
     assert_true(ring_wait_begin(&ch->c, LLM_WAIT_FUTEX, &expected));
     assert_int_equal(expected, order_relaxed(&ch->down->cq_tail));
-    assert_true(ring_wants_wake(&ch->e));
+    assert_int_equal(ring_wants_wake(&ch->e), LLM_WAIT_FUTEX);
     ring_wait_end(&ch->c);
-    assert_false(ring_wants_wake(&ch->e));
+    assert_int_equal(ring_wants_wake(&ch->e), LLM_WAIT_NONE);
+    assert_true(ring_wait_begin(&ch->c, LLM_WAIT_BELL, &expected));
+    assert_int_equal(ring_wants_wake(&ch->e), LLM_WAIT_BELL);
+    order_set(&ch->up->cq_wait, 3); /* nothing that this version knows */
+    assert_int_equal(ring_wants_wake(&ch->e), LLM_WAIT_NONE);
+    ring_wait_end(&ch->c);
     put(ch, LLM_CQE_DONE, 1, 0);
     ring_publish(&ch->e);
     ring_after_publish();
