@@ -40,7 +40,7 @@ BENCHES := $(patsubst %.c,$(B)/%,$(BENCH_SRC))
 # everything of the engine but its main(), for tests
 CORE_O := $(filter-out $(B)/obj/appliance/main.o,$(APP_O)) $(GPU_O) $(CLIENT_O) $(SHM_O)
 
-CLIENT_LIBS := -lpcre2-8 -lutf8proc -lmsgpackc
+CLIENT_LIBS := -lpcre2-8 -lutf8proc -lmsgpackc -lm
 ENGINE_LIBS := -luring -lnuma -lmsgpackc -lxxhash -lm
 JEMALLOC    := $(if $(SAN),,-ljemalloc)
 
