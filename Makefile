@@ -25,6 +25,7 @@ APP_SRC    := $(wildcard appliance/*.c appliance/model/*.c)
 CTL_SRC    := $(wildcard tools/llmctl/*.c)
 SUPPORT_SRC:= $(wildcard tests/support/*.c)
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/e2e/test_*.c tests/fault/test_*.c)
+FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC  := $(wildcard tests/bench/bench_*.c)
 BENCH_LIB  := $(filter-out $(BENCH_SRC),$(wildcard tests/bench/*.c))
 
@@ -46,7 +47,7 @@ JEMALLOC    := $(if $(SAN),,-ljemalloc)
 
 include etc/install.mk
 
-.PHONY: all help deps run check check-all test-build bench clean format
+.PHONY: all help deps run check check-all test-build fuzz bench clean format
 .DEFAULT_GOAL := all
 
 all: deps ## build everything into build/
@@ -67,6 +68,10 @@ check: all ## run the tests (plain, ASan + UBSan, TSan); fetches the small model
 
 check-all: all ## the same with exhaustive shapes and seeds, and soaks
 	@B=$(B) GOLDEN='$(GOLDEN)' MAKE='$(MAKE)' CC='$(CC)' sh tests/check.sh all
+
+FUZZ ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRC))
+fuzz: deps ## run each fuzzer for FUZZ_SECONDS=60 (clang; FUZZ="gguf ..." for some of them)
+	@B=$(B)-fuzz MAKE='$(MAKE)' sh tests/fuzz/run.sh $(FUZZ)
 
 bench: all ## speed, as ratios measured side by side on this machine
 	@$(MAKE) --no-print-directory bench-build
@@ -118,7 +123,7 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 
 $(B)/llmctl: $(CTL_O) $(B)/obj/client.a
 	@echo '  LINK $@'
-	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -lm
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -ledit -lm
 
 $(B)/libcore.a: $(CORE_O)
 	@rm -f $@
@@ -128,6 +133,13 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(B)/libcore.a
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
+
+# a fuzzer has libFuzzer's main under `make fuzz`; else one that replays its corpus
+FUZZ_MAIN := $(if $(findstring fuzzer,$(SAN)),-fsanitize=fuzzer,$(B)/obj/tests/fuzz/replay.o)
+$(B)/tests/fuzz/%: $(B)/obj/tests/fuzz/%.o $(filter %.o,$(FUZZ_MAIN)) $(SUPPORT_O) $(B)/libcore.a
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) $(ALL_LDFLAGS) $(filter -f%,$(FUZZ_MAIN)) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 .SECONDARY:
