@@ -1,6 +1,7 @@
 /* control_server.c - see control_server.h. */
 #include "control_server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -173,15 +174,15 @@ static int find_slot(struct control_server *s)
     int oldest = -1;
     for (int i = 0; i < CONTROL_KNOCKS; i++) {
         const struct knock *k = &s->knock[i];
-        if (k->fd < 0 && !k->armed)
+        if (k->fd < 0)
             return i;
-        if (k->fd >= 0 && (oldest < 0 || k->since_ns < s->knock[oldest].since_ns))
+        if (!k->closing && (oldest < 0 || k->since_ns < s->knock[oldest].since_ns))
             oldest = i;
     }
     if (oldest < 0)
         return -1;
     control_shut(s, (uint32_t)oldest);
-    return s->knock[oldest].armed ? -1 : oldest;
+    return s->knock[oldest].fd < 0 ? oldest : -1;
 }
 
 int control_accept(struct control_server *s, uint64_t now_ns)
@@ -207,8 +208,25 @@ int control_overdue(const struct control_server *s, uint64_t now_ns)
     return -1;
 }
 
+static void close_knock(struct knock *k)
+{
+    close(k->fd);
+    k->fd = -1;
+    k->closing = false;
+}
+
+bool control_polled(struct control_server *s, uint32_t knock)
+{
+    struct knock *k = &s->knock[knock];
+    k->armed = false;
+    if (k->closing)
+        close_knock(k);
+    return k->fd >= 0;
+}
+
 int control_take(struct control_server *s, uint32_t knock)
 {
+    assert(!s->knock[knock].armed);
     int fd = s->knock[knock].fd;
     s->knock[knock].fd = -1;
     return fd;
@@ -216,11 +234,11 @@ int control_take(struct control_server *s, uint32_t knock)
 
 void control_shut(struct control_server *s, uint32_t knock)
 {
-    int fd = control_take(s, knock);
-    if (fd < 0)
-        return;
-    shutdown(fd, SHUT_RDWR); /* also completes the loop's poll, which keeps the socket alive */
-    close(fd);
+    struct knock *k = &s->knock[knock];
+    shutdown(k->fd, SHUT_RDWR);
+    k->closing = true;
+    if (!k->armed)
+        close_knock(k);
 }
 
 void control_close(struct control_server *s)
@@ -230,8 +248,9 @@ void control_close(struct control_server *s)
         close(s->listen_fd);
         s->listen_fd = -1;
     }
-    for (uint32_t i = 0; i < CONTROL_KNOCKS; i++)
-        control_shut(s, i);
+    for (int i = 0; i < CONTROL_KNOCKS; i++)
+        if (s->knock[i].fd >= 0)
+            close_knock(&s->knock[i]);
 }
 
 /* ---- what is said ---- */

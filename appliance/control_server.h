@@ -24,11 +24,12 @@
 enum { CONTROL_KNOCKS = 32 };
 #define CONTROL_HELLO_NS 5000000000ull
 
-/* A connection that has not said who it is. The slot is free when fd is -1 and no poll is armed. */
+/* A connection that has not said who it is. */
 struct knock {
-    int fd;
+    int fd; /* -1: the slot is free */
     uint32_t generation;
-    bool armed; /* the loop's poll on fd has not completed */
+    bool armed;   /* the loop's poll on fd has not completed; set by the loop */
+    bool closing; /* shut: is closed when that poll completes */
     uint64_t since_ns;
 };
 
@@ -60,9 +61,12 @@ int control_overdue(const struct control_server *s, uint64_t now_ns);
 int control_hear(struct control_server *s, uint32_t knock, struct llm_hello *hello,
                  struct llm_reject *refusal);
 
-/* Takes the descriptor out of the knock: the caller owns it now. */
+/* The poll on a knock has completed. False: it was shut meanwhile and is closed now. */
+bool control_polled(struct control_server *s, uint32_t knock);
+
+/* Takes the descriptor out of the knock, on which no poll is armed: the caller owns it now. */
 int control_take(struct control_server *s, uint32_t knock);
-/* Shuts the connection: the other side sees its end at once. */
+/* Shuts the connection: the other side sees its end at once, an armed poll completes. */
 void control_shut(struct control_server *s, uint32_t knock);
 
 /* Sends REJECT (the socket stays the caller's). */
@@ -76,7 +80,7 @@ struct control_grant {
 bool control_grant(const struct llm_hello *hello, struct control_grant *grant,
                    struct llm_reject *refusal);
 
-/* Stops listening and shuts every knock. */
+/* Stops listening and closes every knock; the loop polls no more. */
 void control_close(struct control_server *s);
 /* Removes the lock file and lets the lock go. Last of all. */
 void control_unlock(struct control_server *s);

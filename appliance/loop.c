@@ -3,21 +3,14 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <liburing.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "signals.h"
 
-/* liburing 2.3 knows neither the operations nor their flags. */
-enum { OP_FUTEX_WAIT = 51, OP_FUTEX_WAKE = 52, FUTEX_SIZE_U32 = 2 };
-
 enum event {
-    EVENT_NONE, /* wakes and cancels: nobody waits for them */
     EVENT_ACCEPT,
     EVENT_STOP,
     EVENT_KNOCK,
@@ -29,17 +22,15 @@ enum event {
 #define DRAIN_NS      2000000000ull
 #define DRAIN_TICK_NS 10000000ull
 
-enum { STEP_FAILURES_MAX = 3 };
+enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4 };
 
 struct loop {
     struct loop_config c;
-    struct io_uring ring;
-    bool accept_armed, stop_armed;
-    bool
-        accept_later; /* no descriptor or slot for the one who waits: look again at the next tick */
-    bool draining;
+    struct waiter *w;
+    bool accept_armed, stop_armed, draining;
+    bool accept_later; /* no descriptor or slot for the next one: look again at the next tick */
     unsigned step_failures;
-    int ring_failure; /* io_uring_enter failed in a way that will not pass */
+    int wait_failure; /* the kernel refuses to let us wait */
     uint64_t now_ns, last_work_ns, last_tick_ns;
 };
 
@@ -50,73 +41,14 @@ static uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* ---- entries ---- */
-
 static uint64_t tag(unsigned event, uint32_t slot, uint32_t generation)
 {
     return (uint64_t)event << 56 | (uint64_t)slot << 32 | generation;
 }
 
-/* The ring has an entry for every wait that may be asked for in a round, so it runs full only when
- * the kernel took fewer than it was given; then what is there is handed over first. */
-static struct io_uring_sqe *next_entry(struct loop *l)
+static void poll_on(struct loop *l, int fd, unsigned events, uint64_t tag_of)
 {
-    struct io_uring_sqe *e = io_uring_get_sqe(&l->ring);
-    for (int tries = 0; !e && tries < 1000; tries++) {
-        io_uring_submit(&l->ring);
-        e = io_uring_get_sqe(&l->ring);
-    }
-    assert(e);
-    return e;
-}
-
-static void poll_on(struct loop *l, int fd, unsigned mask, uint64_t user_data)
-{
-    struct io_uring_sqe *e = next_entry(l);
-    io_uring_prep_poll_add(e, fd, mask);
-    e->user_data = user_data;
-}
-
-static void futex_entry(struct io_uring_sqe *e, int op, const order_u32 *word, uint64_t value,
-                        uint64_t user_data)
-{
-    memset(e, 0, sizeof *e);
-    e->opcode = (uint8_t)op;
-    e->fd = FUTEX_SIZE_U32; /* shared: the other side has the word at another address */
-    e->addr = (uintptr_t)word;
-    e->addr2 = value;
-    e->addr3 = UINT32_MAX;
-    e->user_data = user_data;
-}
-
-static void wake_word(struct loop *l, const order_u32 *word)
-{
-    struct io_uring_sqe *e = next_entry(l);
-    futex_entry(e, OP_FUTEX_WAKE, word, 1, tag(EVENT_NONE, 0, 0));
-    e->flags = IOSQE_CQE_SKIP_SUCCESS;
-}
-
-/* The flags are the request's own: what the client does to its end cannot make this wait. */
-static void ring_bell(struct loop *l, int bell)
-{
-    struct io_uring_sqe *e = next_entry(l);
-    io_uring_prep_send(e, bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    e->flags = IOSQE_CQE_SKIP_SUCCESS;
-    e->user_data = tag(EVENT_NONE, 0, 0);
-}
-
-static void cancel(struct loop *l, uint64_t user_data)
-{
-    struct io_uring_sqe *e = next_entry(l);
-    io_uring_prep_cancel64(e, user_data, 0);
-    e->flags = IOSQE_CQE_SKIP_SUCCESS;
-    e->user_data = tag(EVENT_NONE, 0, 0);
-}
-
-static void hand_over(struct loop *l)
-{
-    if (io_uring_sq_ready(&l->ring))
-        io_uring_submit(&l->ring);
+    l->w->ops->poll(l->w, fd, events, tag_of);
 }
 
 /* ---- clients' waits ---- */
@@ -143,8 +75,8 @@ static void arm_futex(struct loop *l, uint32_t slot, enum client_wait wait, cons
     struct client *c = &l->c.clients->slots[slot];
     if (c->armed & wait)
         return;
-    futex_entry(next_entry(l), OP_FUTEX_WAIT, word, last, client_tag(l, slot, wait));
-    c->armed |= wait;
+    if (l->w->ops->futex(l->w, word, last, client_tag(l, slot, wait)))
+        c->armed |= wait;
 }
 
 static void arm_client_futexes(struct loop *l, uint32_t slot)
@@ -163,7 +95,7 @@ static void let_go(struct loop *l, uint32_t slot)
     c->state = CLIENT_DRAINING;
     for (unsigned wait = CLIENT_WAIT_SOCKET; wait <= CLIENT_WAIT_DRAIN; wait <<= 1)
         if (c->armed & wait)
-            cancel(l, client_tag(l, slot, wait));
+            l->w->ops->cancel(l->w, client_tag(l, slot, wait));
     if (!c->armed)
         clients_free(l->c.clients, slot);
 }
@@ -236,11 +168,10 @@ static void answer(struct loop *l, uint32_t i, const struct llm_hello *hello)
 static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
 {
     struct knock *k = &l->c.server->knock[i];
-    if (i >= CONTROL_KNOCKS || k->generation != generation || !k->armed)
+    if (k->generation != generation || !k->armed)
         return;
-    k->armed = false;
     l->accept_later = false;
-    if (k->fd < 0)
+    if (!control_polled(l->c.server, i))
         return;
     struct llm_hello hello;
     struct llm_reject refusal;
@@ -265,8 +196,6 @@ static void on_event(struct loop *l, uint64_t user_data, int result)
     unsigned event = (unsigned)(user_data >> 56);
     uint32_t slot = (uint32_t)(user_data >> 32) & 0xffffff, generation = (uint32_t)user_data;
     switch (event) {
-    case EVENT_NONE:
-        break;
     case EVENT_ACCEPT:
         on_accept(l);
         break;
@@ -281,24 +210,20 @@ static void on_event(struct loop *l, uint64_t user_data, int result)
     }
 }
 
-/* Takes the completions that lie in memory. */
 static void take_events(struct loop *l)
 {
-    struct io_uring_cqe *e;
-    while (io_uring_cq_ready(&l->ring) && !io_uring_peek_cqe(&l->ring, &e)) {
-        uint64_t user_data = e->user_data;
-        int result = e->res;
-        io_uring_cqe_seen(&l->ring, e);
-        on_event(l, user_data, result);
-    }
+    uint64_t what;
+    int result;
+    while (l->w->ops->next(l->w, l->now_ns, &what, &result))
+        on_event(l, what, result);
 }
 
 static void wake_client(struct loop *l, const struct client *c)
 {
     if (c->wait == LLM_WAIT_BELL)
-        ring_bell(l, c->bell);
+        l->w->ops->bell(l->w, c->bell);
     else
-        wake_word(l, &c->ring.down->cq_tail);
+        l->w->ops->wake(l->w, &c->ring.down->cq_tail);
 }
 
 static void publish_and_wake(struct loop *l)
@@ -310,7 +235,7 @@ static void publish_and_wake(struct loop *l)
     while (cs->n_leaving)
         let_go(l, cs->leaving[--cs->n_leaving]);
     arm_door(l);
-    hand_over(l);
+    l->w->ops->flush(l->w);
 }
 
 static void tick(struct loop *l)
@@ -358,18 +283,13 @@ static bool work_round(struct loop *l)
 
 /* ---- sleeping ---- */
 
-/* Hands everything over and waits for a completion. -ETIME: none came in time. 0: look again. */
-static int wait_for_event(struct loop *l, uint64_t timeout_ns)
+/* True if the time passed without an event. */
+static bool nothing_came(struct loop *l, uint64_t timeout_ns)
 {
-    struct __kernel_timespec t = {.tv_sec = (long long)(timeout_ns / 1000000000u),
-                                  .tv_nsec = (long long)(timeout_ns % 1000000000u)};
-    struct io_uring_cqe *e;
-    int rc = io_uring_submit_and_wait_timeout(&l->ring, &e, 1, &t, NULL);
-    if (rc == -ETIME && io_uring_sq_ready(&l->ring))
-        return 0; /* not all waits were armed: that was no sleep */
-    if (rc < 0 && rc != -ETIME && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
-        l->ring_failure = rc;
-    return rc == -ETIME ? rc : 0;
+    int rc = l->w->ops->wait(l->w, timeout_ns);
+    if (rc < 0 && rc != -ETIME)
+        l->wait_failure = rc;
+    return rc == -ETIME;
 }
 
 static void sleep_armed(struct loop *l, uint64_t timeout_ns)
@@ -379,8 +299,8 @@ static void sleep_armed(struct loop *l, uint64_t timeout_ns)
         if (cs->slots[i].state == CLIENT_LIVE)
             arm_client_futexes(l, i);
     STATS_ADD(l->c.stats, sleeps, 1);
-    if (wait_for_event(l, timeout_ns) == -ETIME && clients_rescan(cs) &&
-        wait_for_event(l, GRACE_NS) == -ETIME)
+    if (nothing_came(l, timeout_ns) && l->w->ops->wakes && clients_rescan(cs) &&
+        nothing_came(l, GRACE_NS))
         STATS_ADD(l->c.stats, backstop_rescues, 1);
 }
 
@@ -388,7 +308,7 @@ static void nap(struct loop *l, uint64_t timeout_ns)
 {
     l->c.ops->rest(l->c.gpu);
     ring_arm_all(l->c.pulse);
-    if (!clients_arm(l->c.clients) && !io_uring_cq_ready(&l->ring))
+    if (!clients_arm(l->c.clients) && !l->w->ops->pending(l->w))
         sleep_armed(l, timeout_ns);
     clients_disarm(l->c.clients);
     ring_disarm_all(l->c.pulse);
@@ -431,9 +351,9 @@ static int why_ended(const struct loop *l, struct fail *f)
     if (l->step_failures)
         return fail(f, -EIO, "%u steps in a row failed in the backend %s: the service ends",
                     l->step_failures, l->c.ops->name);
-    if (l->ring_failure)
-        return fail(f, l->ring_failure, "io_uring_enter failed (%s): the service ends",
-                    strerror(-l->ring_failure));
+    if (l->wait_failure)
+        return fail(f, l->wait_failure, "waiting with %s failed (%s): the service ends",
+                    l->w->ops->name, strerror(-l->wait_failure));
     return 0;
 }
 
@@ -441,7 +361,7 @@ int loop_run(struct loop *l, struct fail *f)
 {
     l->now_ns = l->last_tick_ns = l->last_work_ns = clock_ns();
     uint64_t spin_ns = (uint64_t)l->c.idle_spin_us * 1000;
-    while (!signals_stop_asked() && l->step_failures < STEP_FAILURES_MAX && !l->ring_failure) {
+    while (!signals_stop_asked() && l->step_failures < STEP_FAILURES_MAX && !l->wait_failure) {
         if (work_round(l))
             continue;
         if (l->now_ns - l->last_work_ns >= spin_ns)
@@ -454,43 +374,15 @@ int loop_run(struct loop *l, struct fail *f)
     return rc;
 }
 
-static int check_operations(struct loop *l, struct fail *f)
-{
-    struct io_uring_probe *probe = io_uring_get_probe_ring(&l->ring);
-    bool known = probe && io_uring_opcode_supported(probe, OP_FUTEX_WAIT) &&
-                 io_uring_opcode_supported(probe, OP_FUTEX_WAKE);
-    io_uring_free_probe(probe);
-    if (!known)
-        return fail(f, -ENOSYS,
-                    "this kernel's io_uring has no futex operations: llmd needs Linux 6.7 or "
-                    "later");
-    return 0;
-}
-
-static int make_ring(struct loop *l, struct fail *f)
-{
-    /* a round may ask for: two polls, two futex waits, four cancels or a wake a client; the door */
-    unsigned entries = 8 * l->c.clients->max + 2 * CONTROL_KNOCKS + 16;
-    struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_SUBMIT_ALL |
-                                         IORING_SETUP_CLAMP};
-    int rc = io_uring_queue_init_params(entries, &l->ring, &p);
-    if (rc < 0)
-        return fail(f, rc,
-                    "io_uring cannot be used (%s): allow it with the sysctl "
-                    "kernel.io_uring_disabled=0, and in a container with a seccomp profile that "
-                    "permits io_uring_setup and io_uring_enter",
-                    strerror(-rc));
-    return check_operations(l, f);
-}
-
-int loop_create(struct loop **out, const struct loop_config *config, struct fail *f)
+int loop_create(struct loop **out, const struct loop_config *config, struct fail *notice,
+                struct fail *f)
 {
     struct loop *l = calloc(1, sizeof *l);
     if (!l)
         return fail(f, -ENOMEM, "no memory for the io loop");
     l->c = *config;
-    l->ring.ring_fd = -1;
-    int rc = make_ring(l, f);
+    uint32_t waits = WAITS_A_CLIENT * config->clients->max + CONTROL_KNOCKS + 2;
+    int rc = waiter_open(&l->w, config->waiter, waits, notice, f);
     if (rc < 0)
         loop_destroy(l);
     else
@@ -502,7 +394,6 @@ void loop_destroy(struct loop *l)
 {
     if (!l)
         return;
-    if (l->ring.ring_fd >= 0)
-        io_uring_queue_exit(&l->ring);
+    waiter_close(l->w);
     free(l);
 }

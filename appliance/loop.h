@@ -2,32 +2,28 @@
  *
  *     take what was submitted -> a step while there is work -> publish, E2 -> wake those who sleep
  *
- * While there is work a round makes no system call, but one io_uring enter when a sleeping client
- * has news. Completions of io_uring (a socket's end, a signal) are seen in memory: the ring is made
- * without DEFER_TASKRUN, so the kernel posts them while this thread runs.
+ * While there is work a round makes no system call, but one when a sleeping client has news.
+ * Completions (a socket's end, a signal) are seen in memory (waiter.h).
  *
  * With no work the loop looks on for idle_spin_us, then sleeps:
  *
- *     need_wakeup = 1, cq_held -> E1 -> the last look -> FUTEX_WAIT on every sq_tail (and on the
- *     cq_head of those who hold) -> one enter with a timeout of one tick -> need_wakeup = 0
+ *     need_wakeup = 1, cq_held -> E1 -> the last look -> waits on every sq_tail (and on the cq_head
+ *     of those who hold), armed -> one sleep of at most a tick -> need_wakeup = 0
  *
  * Invariants
  *   1. A futex wait expects the private last value of its cursor. One that is still armed from an
  *      earlier sleep is not compared again; E1 and the last look cover it.
  *   2. Waits on sockets, pidfds and the stop event stay armed all the time; a completion ends a
  *      sleep, whatever its result.
- *   3. user_data carries kind, slot and generation; a completion of another generation is dropped.
+ *   3. A tag carries event, slot and generation; a completion of another generation is dropped.
  *   4. A tick that finds work which nobody woke the loop for counts backstop_rescues.
- *
- * Sources: io_uring(7), io_uring_enter(2); the futex operations' fields are those of Linux 6.7's
- * io_uring/futex.c as seen from outside: fd = FUTEX2 flags, addr, addr2 = value or count, addr3 =
- * mask.
  */
 #ifndef LLMD_LOOP_H
 #define LLMD_LOOP_H
 
 #include "clients.h"
 #include "control_server.h"
+#include "waiter.h"
 
 struct loop;
 
@@ -41,11 +37,13 @@ struct loop_config {
     struct board *board;
     struct stats *stats;
     uint32_t idle_spin_us;
+    enum waiter_kind waiter;
     int stop_event; /* readable when signals_stop_asked() is true */
 };
 
-/* Makes the ring; the calling thread is the one that runs the loop. */
-int loop_create(struct loop **out, const struct loop_config *config, struct fail *f);
+/* The calling thread is the one that runs the loop. `notice`: see waiter_open. */
+int loop_create(struct loop **out, const struct loop_config *config, struct fail *notice,
+                struct fail *f);
 
 /* State READY: whoever connects from now on is answered by loop_run. */
 void loop_open(struct loop *l);
@@ -55,7 +53,7 @@ void loop_open(struct loop *l);
  * the code of a failure that ended the service. */
 int loop_run(struct loop *l, struct fail *f);
 
-/* Closes the ring: no wait of anybody is left in the kernel. NULL is allowed. */
+/* No wait of anybody is left in the kernel. NULL is allowed. */
 void loop_destroy(struct loop *l);
 
 #endif

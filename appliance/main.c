@@ -246,8 +246,13 @@ static int make_loop(struct appliance *a, struct fail *f)
                                  .board = &a->board,
                                  .stats = &a->stats,
                                  .idle_spin_us = a->o.idle_spin_us,
+                                 .waiter = a->o.waiter,
                                  .stop_event = signals_serve()};
-    return loop_create(&a->loop, &config, f);
+    struct fail notice = {0};
+    int rc = loop_create(&a->loop, &config, &notice, f);
+    if (!rc && notice.code)
+        fprintf(stderr, "llmd: %s\n", notice.text);
+    return rc;
 }
 
 /* ---- life ---- */

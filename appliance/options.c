@@ -9,7 +9,7 @@
 
 #include "../shm/control.h"
 
-enum kind { TEXT, INSTANCE, NUMBER, SIZE, BACKEND, ACTIVATIONS, KV_TYPE, HELP, VERSION };
+enum kind { TEXT, INSTANCE, NUMBER, SIZE, BACKEND, ACTIVATIONS, KV_TYPE, WAITER, HELP, VERSION };
 
 struct option {
     const char *name;
@@ -51,6 +51,8 @@ static const struct option table[] = {
     {"max-clients", NUMBER, FIELD(max_clients), 1, 1024, "N", "connected clients (64)"},
     {"idle-spin-us", NUMBER, FIELD(idle_spin_us), 0, 1000000, "N",
      "how long to look for work before sleeping, microseconds (50)"},
+    {"io", WAITER, 0, 0, 0, "auto|io_uring|epoll",
+     "what the engine sleeps with; epoll where io_uring is forbidden (auto)"},
     {"help", HELP, 0, 0, 0, NULL, "this list"},
     {"version", VERSION, 0, 0, 0, NULL, "the version"},
 };
@@ -245,6 +247,10 @@ static int set(struct options *o, const struct option *opt, const char *value, s
     case KV_TYPE:
         word = set_word(opt, value, f);
         o->kv_type = word == 1 ? GPU_KV_F32 : GPU_KV_F16;
+        break;
+    case WAITER:
+        word = set_word(opt, value, f);
+        o->waiter = word == 1 ? WAITER_URING : word == 2 ? WAITER_EPOLL : WAITER_AUTO;
         break;
     case HELP:
     case VERSION:

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "../gpu/gpu.h"
+#include "waiter.h"
 
 /* Strings point into argv. 0 stands for "not given" where the default needs the model or machine.
  */
@@ -26,6 +27,7 @@ struct options {
     bool plain;                    /* --backend cpu-plain */
     enum gpu_activations activations;
     enum gpu_kv_type kv_type;
+    enum waiter_kind waiter;
     uint32_t threads;                /* 0: one a CPU */
     uint32_t max_model_len;          /* 0: the model's context */
     uint32_t max_num_seqs;           /* 64 */

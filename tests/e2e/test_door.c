@@ -42,13 +42,27 @@ static void stream(int32_t *tokens)
     assert_int_equal(n, 100);
 }
 
-static int start(void **state)
+static void start_with(const char *io)
 {
-    (void)state;
-    engine_start(&engine, golden_path("tiny_gguf/llama.Q4_0.gguf"), "--threads", "1", NULL);
+    engine = (struct engine_process){0};
+    engine_start(&engine, golden_path("tiny_gguf/llama.Q4_0.gguf"), "--threads", "1", "--io", io,
+                 NULL);
     if (llm_connect(&neighbour, engine.instance, NULL) < 0)
         fail_msg("%s", llm_connect_error());
     stream(expected);
+}
+
+static int start_io_uring(void **state)
+{
+    (void)state;
+    start_with("io_uring");
+    return 0;
+}
+
+static int start_epoll(void **state)
+{
+    (void)state;
+    start_with("epoll");
     return 0;
 }
 
@@ -339,5 +353,6 @@ int main(void)
         SCENARIO(entries_out_of_sequence),
         SCENARIO(an_overlong_prompt_is_answered),
     };
-    return cmocka_run_group_tests(tests, start, finish);
+    int failed = cmocka_run_group_tests_name("io_uring", tests, start_io_uring, finish);
+    return failed + cmocka_run_group_tests_name("epoll", tests, start_epoll, finish);
 }

@@ -1,7 +1,7 @@
 /* test_sleep.c - engine and clients that sleep find each other: a sleeping engine is woken by a
  * submission, an engine that holds tokens for a full ring by the client that makes room, a sleeping
  * client by its tokens. A lost wake would be found by the engine's tick a second later and counted;
- * the count stays 0.
+ * the count stays 0. The same without io_uring, where the engine looks by itself.
  */
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"
@@ -20,12 +20,12 @@ static const int32_t prompt[5] = {1, 2, 3, 4, 5};
 static struct engine_process engine;
 static const struct llm_board *board;
 
-static int start(void **state)
+static void start_with(const char *io)
 {
-    (void)state;
     /* no spinning: every gap is a sleep */
+    engine = (struct engine_process){0};
     engine_start(&engine, golden_path("tiny_gguf/llama.Q4_0.gguf"), "--threads", "1",
-                 "--idle-spin-us", "0", NULL);
+                 "--idle-spin-us", "0", "--io", io, NULL);
     char name[80];
     assert_int_equal(llm_board_name(engine.instance, name, sizeof name), 0);
     int fd = shm_open(name, O_RDONLY, 0);
@@ -33,6 +33,19 @@ static int start(void **state)
     board = mmap(NULL, LLM_BOARD_BYTES, PROT_READ, MAP_SHARED, fd, 0);
     assert_ptr_not_equal(board, MAP_FAILED);
     close(fd);
+}
+
+static int start_io_uring(void **state)
+{
+    (void)state;
+    start_with("io_uring");
+    return 0;
+}
+
+static int start_epoll(void **state)
+{
+    (void)state;
+    start_with("epoll");
     return 0;
 }
 
@@ -196,5 +209,6 @@ int main(void)
         cmocka_unit_test(a_full_ring_is_nobody_elses_matter),
         cmocka_unit_test(many_clients_at_once),
     };
-    return cmocka_run_group_tests(tests, start, finish);
+    int failed = cmocka_run_group_tests_name("io_uring", tests, start_io_uring, finish);
+    return failed + cmocka_run_group_tests_name("epoll", tests, start_epoll, finish);
 }

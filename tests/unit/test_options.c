@@ -14,7 +14,7 @@ static struct fail f;
 static int parse(const char *line)
 {
     static char words[1024];
-    static char *argv[32];
+    static char *argv[64];
     snprintf(words, sizeof words, "llmd %s", line);
     int argc = 0;
     for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
@@ -51,6 +51,7 @@ static void defaults(void **state)
     assert_int_equal(o.idle_spin_us, 50);
     assert_int_equal(o.num_kv_blocks, 0);
     assert_int_equal(o.kv_cache_memory, 0);
+    assert_int_equal(o.waiter, WAITER_AUTO);
 }
 
 static void every_option(void **state)
@@ -60,7 +61,7 @@ static void every_option(void **state)
         parse("--model a --instance i.1 --served-model-name n --backend cpu-plain --threads 3 "
               "--max-model-len 100 --max-num-seqs 5 --max-num-batched-tokens 4 --prefill-chunk 7 "
               "--activations f32 --kv-cache-dtype f32 --num-kv-blocks 9 --max-requests 11 "
-              "--max-clients 12 --idle-spin-us 0"),
+              "--max-clients 12 --idle-spin-us 0 --io epoll"),
         OPTIONS_RUN);
     assert_string_equal(o.instance, "i.1");
     assert_string_equal(o.served_model_name, "n");
@@ -76,6 +77,7 @@ static void every_option(void **state)
     assert_int_equal(o.max_requests, 11);
     assert_int_equal(o.max_clients, 12);
     assert_int_equal(o.idle_spin_us, 0);
+    assert_int_equal(o.waiter, WAITER_EPOLL);
 }
 
 static void equals_sign_and_repeats(void **state)

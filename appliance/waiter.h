@@ -1,0 +1,77 @@
+/* waiter.h - what the io loop waits with: one-shot waits on descriptors and on words in shared
+ * memory, wakes, and one sleep for all of them.
+ *
+ *     waiter_open(&w, WAITER_AUTO, max_waits, &f);
+ *     w->ops->poll(w, fd, POLLIN, tag);          // asks
+ *     w->ops->futex(w, word, last, tag);
+ *     w->ops->wait(w, timeout_ns);               // hands over what was asked, sleeps
+ *     while (w->ops->next(w, &tag, &result))     // takes what has come
+ *
+ *   kind      words                            while the loop is busy              needs
+ *   io_uring  in the kernel, woken at once     completions appear in memory        Linux 6.7
+ *   epoll     looked at every 2 milliseconds   the kernel is asked every 5 ms
+ *
+ * Epoll stands in where io_uring is forbidden (container seccomp profiles,
+ * kernel.io_uring_disabled) or too old: the protocol is the same, only the submission to a sleeping
+ * engine waits for the next look.
+ *
+ * Invariants
+ *   1. Every poll, and every futex that said true, brings exactly one completion: its event, or a
+ *      negative result (-ECANCELED, -EAGAIN ...). Until then tag and descriptor stay valid.
+ *   2. Nothing is allocated after waiter_open.
+ */
+#ifndef LLMD_WAITER_H
+#define LLMD_WAITER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../gpu/fail.h"
+#include "../shm/order.h"
+
+struct waiter;
+
+struct waiter_ops {
+    const char *name;
+    bool wakes; /* a word's change ends a sleep: then a tick that finds work is a lost wake */
+
+    /* One-shot poll(2) events; the result is the events that came. */
+    void (*poll)(struct waiter *w, int fd, unsigned events, uint64_t tag);
+    /* Waits for a wake of the word while it is `last`. False: this kind does not, nothing comes. */
+    bool (*futex)(struct waiter *w, const order_u32 *word, uint32_t last, uint64_t tag);
+    /* Ends the wait of that tag; its completion still comes. */
+    void (*cancel)(struct waiter *w, uint64_t tag);
+    /* Wakes one waiter of the word. */
+    void (*wake)(struct waiter *w, const order_u32 *word);
+    /* Sends a byte through a client's bell; a full one rings anyway. Never blocks. */
+    void (*bell)(struct waiter *w, int fd);
+
+    /* Hands over what was asked so far. No system call where nothing was. */
+    void (*flush)(struct waiter *w);
+    /* Takes a completion that has come. No system call (io_uring), or one now and then (epoll). */
+    bool (*next)(struct waiter *w, uint64_t now_ns, uint64_t *tag, int *result);
+    bool (*pending)(struct waiter *w); /* a completion lies there */
+    /* Hands over and sleeps until a completion comes. 0: look again; -ETIME: none in time; others:
+     * the kernel refuses for good. */
+    int (*wait)(struct waiter *w, uint64_t timeout_ns);
+
+    void (*close)(struct waiter *w);
+};
+
+/* The kinds begin with it. */
+struct waiter {
+    const struct waiter_ops *ops;
+};
+
+enum waiter_kind { WAITER_AUTO, WAITER_URING, WAITER_EPOLL };
+
+/* At most `max_waits` waits at a time. With AUTO epoll is taken where io_uring cannot be had, and
+ * `notice` (may be NULL) is told in one sentence why. */
+int waiter_open(struct waiter **out, enum waiter_kind kind, uint32_t max_waits, struct fail *notice,
+                struct fail *f);
+void waiter_close(struct waiter *w); /* NULL is allowed; no wait is left in the kernel */
+
+int waiter_uring_open(struct waiter **out, uint32_t max_waits, struct fail *f);
+int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *f);
+
+#endif
