@@ -36,6 +36,7 @@ GPU_O := $(call obj,$(GPU_SRC))
 APP_O := $(call obj,$(APP_SRC))
 CTL_O := $(call obj,$(CTL_SRC))
 SUPPORT_O := $(call obj,$(SUPPORT_SRC))
+EXAMPLES := $(patsubst %.c,$(B)/%,$(wildcard client/examples/*.c))
 TESTS := $(patsubst %.c,$(B)/%,$(TEST_SRC))
 BENCHES := $(patsubst %.c,$(B)/%,$(BENCH_SRC))
 # everything of the engine but its main(), for tests
@@ -51,7 +52,7 @@ include etc/install.mk
 .DEFAULT_GOAL := all
 
 all: deps ## build everything into build/
-	@$(MAKE) --no-print-directory $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a
+	@$(MAKE) --no-print-directory $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
 
 help: ## this list
 	@echo 'make [TARGET] [B=build-folder] [CC=gcc|clang] [SAN=address,undefined|thread] [GOLDEN=folder]'
@@ -85,7 +86,7 @@ format: ## clang-format every source file
 
 # ---- rules ----
 .PHONY: test-build bench-build
-test-build: $(TESTS) $(BUILT_FILES)
+test-build: $(TESTS) $(BUILT_FILES) $(EXAMPLES)
 bench-build: $(BENCHES)
 $(BENCHES): $(call obj,$(BENCH_LIB))
 
@@ -124,6 +125,13 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 $(B)/llmctl: $(CTL_O) $(B)/obj/client.a
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -ledit -lm
+
+# as a program outside the tree is built
+$(B)/client/examples/%: client/examples/%.c $(B)/libllmclient.a
+	@mkdir -p $(@D) $(B)/obj/client/examples
+	@echo '  CC   $@'
+	@$(CC) $(ALL_CFLAGS) -Iclient -MF $(B)/obj/$<.d -o $@ $< $(B)/libllmclient.a $(ALL_LDFLAGS) $(CLIENT_LIBS)
+$(B)/tests/e2e/test_examples: | $(EXAMPLES)
 
 $(B)/libcore.a: $(CORE_O)
 	@rm -f $@
