@@ -222,7 +222,7 @@ enum llm_tokenize_flags {
     LLM_TOKENIZE_ADD_SPECIAL = 2 /* add what the model adds around a text (bos, eos), if it does */
 };
 enum llm_detok_flags {
-    LLM_DETOK_UTF8 = 1,        /* never hand out a part of a UTF-8 character */
+    LLM_DETOK_UTF8 = 1,         /* never hand out a part of a UTF-8 character */
     LLM_DETOK_SHOW_SPECIAL = 2, /* control tokens are spelled out; without it they are silent */
     LLM_DETOK_WORDS = 4,        /* hand out whole words (with the white space behind them) */
     LLM_DETOK_SENTENCES = 8,    /* hand out whole sentences: for speech synthesis */
@@ -252,6 +252,13 @@ LLM_API long llm_tokenize(const struct llm_tokenizer *t, const char *text, size_
 LLM_API long llm_token_bytes(const struct llm_tokenizer *t, int32_t token, const char **bytes);
 LLM_API bool llm_token_is_control(const struct llm_tokenizer *t, int32_t token);
 LLM_API uint32_t llm_tokenizer_vocab(const struct llm_tokenizer *t);
+
+/* What the model brings for conversations: its chat template (llm_template.h renders it; *bytes is
+ * 0 where it has none) and the ids of special tokens (-1: none). Both live as long as the handle.
+ */
+enum llm_special { LLM_BOS, LLM_EOS, LLM_EOT, LLM_UNK, LLM_PAD };
+LLM_API int llm_chat_template(const struct llm_client *c, const char **source, size_t *bytes);
+LLM_API int32_t llm_special_token(const struct llm_client *c, enum llm_special which);
 
 /* Streaming: push one token, get the bytes that are ready (not NUL-terminated). -ENOBUFS if `size`
  * is too small (nothing is lost: push no token, call llm_detokenize_flush with more room: it then

@@ -1,14 +1,14 @@
 #!/bin/sh
 # `make run`: fetches the small model, starts an engine on an instance of its own, streams an answer, stops the engine.
-# PROMPT="..." changes the prompt, N=... the number of tokens.
+# PROMPT="..." changes the message, N=... the number of tokens.
 set -eu
 cd "$(dirname "$0")/.."
 B=${B:-build}
-prompt=${PROMPT:-The best thing about living near the sea is}
+prompt=${PROMPT:-Why is the sea salty? Please answer in three sentences.}
 model=$(sh tools/fetch-model.sh)
 instance=run-$$
 dir=$(mktemp -d "${TMPDIR:-/tmp}/llmd-run-XXXXXX")
-export LLMD_RUNTIME_DIR=$dir
+export LLMD_RUNTIME_DIR="$dir"
 engine=
 stop() {
     if [ -n "$engine" ]; then
@@ -30,5 +30,5 @@ until grep -q ready "$dir/log"; do
     sleep 0.05
 done
 cat "$dir/log"
-echo
-"$B/llmctl" -i "$instance" complete --echo --timing -n "${N:-64}" "$prompt"
+printf '\n> %s\n' "$prompt"
+"$B/llmctl" -i "$instance" run --timing --temperature 0 -n "${N:-200}" "$prompt"

@@ -20,6 +20,9 @@ int cmd_score(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_detokenize(int argc, char **argv);
 int cmd_status(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
+int cmd_render(int argc, char **argv);
 
 /* "llmctl: ..." to stderr; returns 1, so that a caller can `return ctl_error(...)`. */
 __attribute__((format(printf, 1, 2))) int ctl_error(const char *format, ...);

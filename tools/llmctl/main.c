@@ -15,10 +15,13 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *summary;
 } commands[] = {
+    {"run", cmd_run, "answer one message, through the model's chat template"},
+    {"chat", cmd_chat, "a conversation on the terminal"},
     {"complete", cmd_complete, "continue a text or token ids"},
     {"score", cmd_score, "log-probabilities and perplexity of a text or token ids"},
     {"tokenize", cmd_tokenize, "text to token ids"},
     {"detokenize", cmd_detokenize, "token ids to text"},
+    {"render", cmd_render, "what a chat template makes of an input, without an engine"},
     {"status", cmd_status, "state and counters of an engine, also after it died"},
 };
 
