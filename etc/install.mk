@@ -34,6 +34,7 @@ SO_FILE  := libllmclient.so.$(SO_MAJOR).$(SO_MINOR)
 
 API_HEADERS := client/llmclient.h shm/llm_abi.h $(wildcard client/llm_*.h)
 MAN_PAGES   := $(wildcard etc/man/*.[1-8])
+EXAMPLES    := etc/llmd.conf $(wildcard client/examples/*.c)
 
 man_section = $(subst .,,$(suffix $(1)))
 # alias=page for every further name in a page's NAME section: a file `alias.3` that only says `.so man3/page.3`
@@ -48,7 +49,7 @@ INSTALLED = $(addprefix $(bindir)/,llmd llmctl) \
             $(foreach page,$(notdir $(MAN_PAGES)) $(foreach a,$(MAN_ALIASES),$(firstword $(subst =, ,$(a)))),$(mandir)/man$(call man_section,$(page))/$(page)) \
             $(addprefix $(completiondir)/,llmd llmctl) \
             $(unitdir)/llmd@.service $(sysusersdir)/llmd.conf \
-            $(docdir)/README.md $(docdir)/LICENSE $(docdir)/examples/llmd.conf
+            $(docdir)/README.md $(docdir)/LICENSE $(addprefix $(docdir)/examples/,$(notdir $(EXAMPLES)))
 # folders that only we use, the innermost first
 OWN_DIRS  = $(docdir)/examples $(docdir) $(sysconfdir)/llmd
 
@@ -81,7 +82,7 @@ install: $(BUILT_FILES) ## copy what is built to PREFIX (/usr/local), below DEST
 	@$(call fill,etc/systemd/llmd@.service,$(DESTDIR)$(unitdir)/llmd@.service)
 	@$(INSTALL_DATA) etc/systemd/llmd.sysusers $(DESTDIR)$(sysusersdir)/llmd.conf
 	@$(INSTALL_DATA) README.md LICENSE $(DESTDIR)$(docdir)/
-	@$(INSTALL_DATA) etc/llmd.conf $(DESTDIR)$(docdir)/examples/
+	@$(INSTALL_DATA) $(EXAMPLES) $(DESTDIR)$(docdir)/examples/
 	@$(LDCONFIG)
 
 uninstall: ## remove what install wrote (same PREFIX and DESTDIR)
