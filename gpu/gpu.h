@@ -90,6 +90,8 @@ enum gpu_kv_type { GPU_KV_F16, GPU_KV_F32 };
 
 struct gpu_config {
     uint32_t threads;     /* 0: one for each CPU that this process may run on */
+    const uint32_t *cpus; /* (threads) thread i computes on CPU cpus[i]; thread 0 is the caller.
+                             NULL: thread 0 anywhere, i on the i-th CPU that the process may use */
     uint32_t max_rows;    /* of a step, prefill and decode together */
     uint32_t max_seqs;    /* of a step */
     uint32_t max_outputs; /* of a step */
@@ -171,8 +173,8 @@ struct gpu_ops {
 
     void (*memory)(struct gpu *g, struct gpu_memory *out);
 
-    /* Allocates (and touches) n_blocks KV blocks, ids 0 .. n_blocks - 1, and the workspace. Once,
-     * after load. */
+    /* Allocates n_blocks KV blocks, ids 0 .. n_blocks - 1, and the workspace, and sees to it that
+     * their pages are there when they are used, low ids first. Once, after load. */
     int (*pool)(struct gpu *g, uint32_t n_blocks, struct fail *f);
 
     /* Starts a step; wait ends it. 0, or negative if the device failed (results are then

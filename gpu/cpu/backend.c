@@ -110,7 +110,7 @@ static int cpu_open(struct gpu **out, const struct gpu_config *config, struct fa
         g->config.threads = cpus < THREADS_MAX ? cpus : THREADS_MAX;
     }
     choose_kernels(g);
-    error = pool_create(&g->threads, g->config.threads, f);
+    error = pool_create_on(&g->threads, g->config.threads, g->config.cpus, f);
     if (error) {
         free(g);
         return error;

@@ -2,8 +2,8 @@
  *
  * Owns the weights' one mapping: every matrix in panels, every vector as f32. The list of weights
  * is made once and walked three times: check (shapes, types, sizes), place (addresses), fetch.
- * Bytes come through one staging buffer, as large as the largest tensor, freed at the end. A tied
- * output is the embedding's panels: they serve products and look-ups alike.
+ * Bytes come through a staging buffer of two halves, each as large as the largest tensor, freed at
+ * the end. A tied output is the embedding's panels: they serve products and look-ups alike.
  */
 #include "backend.h"
 
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "memory.h"
+#include "nodes.h"
 
 /* Larger numbers are somebody's mistake; with these no size below overflows 64 bits. */
 enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 24, LAYERS_MAX = 4096, HEAD_DIM_MAX = 256 };
@@ -192,13 +193,17 @@ static int place_weights(struct gpu *g, const struct weight_list *list, struct f
     for (uint32_t i = 0; i < list->n; i++)
         place_weight(g, &list->at[i], &plan);
     uint64_t left = memory_available("");
-    g->weights = plan.used < left ? memory_map(plan.used) : NULL;
-    if (!g->weights)
+    if (plan.used >= left)
         return fail(f, -ENOMEM,
-                    "the weights take %" PRIu64 " MiB and %" PRIu64 " MiB are free; free memory or "
-                    "use a smaller model",
+                    "the weights take %" PRIu64 " MiB and %" PRIu64 " MiB are free (of the machine "
+                    "or of this process's memory control group): free memory, raise the group's "
+                    "limit, or use a smaller model",
                     plan.used >> 20, left >> 20);
+    g->weights = memory_map(plan.used);
+    if (!g->weights)
+        return memory_refused("weights", plan.used, f);
     g->weights_bytes = plan.used;
+    nodes_spread(g->weights, g->weights_bytes, g->threads);
     plan = (struct cpu_plan){.base = g->weights};
     for (uint32_t i = 0; i < list->n; i++)
         place_weight(g, &list->at[i], &plan);
@@ -207,33 +212,76 @@ static int place_weights(struct gpu *g, const struct weight_list *list, struct f
 
 /* ---- fetch ---- */
 
-struct pack_job {
-    struct linear *matrix;
-    const void *raw;
+enum { PACK_PANELS = 4 }; /* that a thread takes at a time */
+
+/* Reading and packing go on at the same time: while thread 0 fetches the next tensor into one half
+ * of the staging memory, the others pack the last one out of the other half; then thread 0 helps.
+ *
+ *     thread 0   fetch 0 | fetch 1, pack 0 | fetch 2, pack 1 | ... | pack n - 1
+ *     others             | pack 0          | pack 1          | ... | pack n - 1
+ */
+struct fetching {
+    const struct gpu_source *source;
+    const struct weight *next, *last; /* to fetch and to pack, or NULL */
+    uint8_t *next_raw, *last_raw;     /* their halves */
+    _Atomic uint32_t panel;           /* of `last`: the first that nobody has taken */
+    int error;
+    struct fail *f;
 };
 
-static void pack_job(void *context, unsigned thread, unsigned n_threads)
+static int fetch_weight(const struct fetching *x, const struct weight *w, uint8_t *raw)
 {
-    struct pack_job *j = context;
-    struct cpu_share s = cpu_share(j->matrix->panels, thread, n_threads);
-    linear_pack(j->matrix, j->raw, s.from, s.to);
+    int error = x->source->fetch(x->source->context, w->tensor, raw, x->f);
+    if (error)
+        return fail(x->f, error, "%s: its bytes could not be read (%d)", w->tensor->name, error);
+    if (w->vector)
+        linear_dequantize(w->tensor->type, raw, w->n, *w->vector);
+    return 0;
 }
 
-static int fetch_weight(struct gpu *g, const struct weight *w, const struct gpu_source *source,
-                        uint8_t *staging, struct fail *f)
+static void pack_panels(struct fetching *x)
 {
-    if (!w->tensor)
-        return 0;
-    int error = source->fetch(source->context, w->tensor, staging, f);
-    if (error)
-        return fail(f, error, "%s: its bytes could not be read (%d)", w->tensor->name, error);
-    if (w->vector) {
-        linear_dequantize(w->tensor->type, staging, w->n, *w->vector);
-        return 0;
+    struct linear *l = x->last->matrix;
+    for (;;) {
+        /* relaxed: the threads meet in the job's barrier */
+        uint32_t p = atomic_fetch_add_explicit(&x->panel, PACK_PANELS, memory_order_relaxed);
+        if (p >= l->panels)
+            return;
+        linear_pack(l, x->last_raw, p, p + PACK_PANELS < l->panels ? p + PACK_PANELS : l->panels);
     }
-    struct pack_job job = {.matrix = w->matrix, .raw = staging};
-    pool_run(g->threads, pack_job, &job);
-    return 0;
+}
+
+static void fetch_job(void *context, unsigned thread, unsigned n_threads)
+{
+    struct fetching *x = context;
+    (void)n_threads;
+    if (thread == 0 && x->next)
+        x->error = fetch_weight(x, x->next, x->next_raw);
+    if (x->last && x->last->matrix)
+        pack_panels(x);
+}
+
+static const struct weight *next_weight(const struct weight_list *list, uint32_t *at)
+{
+    while (*at < list->n && !list->at[*at].tensor)
+        ++*at;
+    return *at < list->n ? &list->at[(*at)++] : NULL;
+}
+
+static int fetch_all(struct gpu *g, const struct weight_list *list, const struct gpu_source *source,
+                     uint8_t *staging, uint64_t half, struct fail *f)
+{
+    struct fetching x = {.source = source, .f = f};
+    uint32_t at = 0, turn = 0;
+    do {
+        x.last = x.next;
+        x.last_raw = x.next_raw;
+        x.next = next_weight(list, &at);
+        x.next_raw = staging + (turn++ % 2) * half;
+        x.panel = 0;
+        pool_run(g->threads, fetch_job, &x);
+    } while (x.next && !x.error);
+    return x.error;
 }
 
 static int fetch_weights(struct gpu *g, const struct weight_list *list,
@@ -243,14 +291,12 @@ static int fetch_weights(struct gpu *g, const struct weight_list *list,
     for (uint32_t i = 0; i < list->n; i++)
         if (list->at[i].tensor && list->at[i].tensor->bytes > largest)
             largest = list->at[i].tensor->bytes;
-    uint8_t *staging = memory_map(largest);
+    uint64_t half = (largest + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
+    uint8_t *staging = memory_map(2 * half);
     if (!staging)
-        return fail(f, -ENOMEM, "no memory for %" PRIu64 " MiB to read tensors into",
-                    largest >> 20);
-    int error = 0;
-    for (uint32_t i = 0; i < list->n && !error; i++)
-        error = fetch_weight(g, &list->at[i], source, staging, f);
-    memory_unmap(staging, largest);
+        return memory_refused("tensors while they are read", 2 * half, f);
+    int error = fetch_all(g, list, source, staging, half, f);
+    memory_unmap(staging, 2 * half);
     pool_rest(g->threads);
     return error;
 }

@@ -12,12 +12,15 @@
 #include "memory.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 /* ---- mappings ---- */
 
@@ -54,6 +57,20 @@ void memory_unmap(void *at, uint64_t bytes)
     size_t size;
     if (at && mapped_size(bytes, &size))
         munmap(at, size);
+}
+
+int memory_refused(const char *what, uint64_t bytes, struct fail *f)
+{
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
+        return fail(f, -ENOMEM,
+                    "the kernel refused %" PRIu64 " MiB for the %s: the address space of this "
+                    "process is limited to %" PRIu64 " MiB (ulimit -v, LimitAS=); raise the limit",
+                    bytes >> 20, what, (uint64_t)limit.rlim_cur >> 20);
+    return fail(f, -ENOMEM,
+                "the kernel refused %" PRIu64 " MiB for the %s: ask for less, or allow more with "
+                "the sysctl vm.overcommit_memory or vm.overcommit_ratio",
+                bytes >> 20, what);
 }
 
 /* ---- small files of numbers ---- */

@@ -29,6 +29,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -47,12 +48,13 @@ enum {
 struct worker {
     struct pool *pool;
     unsigned index;
+    int cpu; /* that it is pinned to, or -1 */
     pthread_t thread;
 };
 
 struct pool {
     unsigned threads, started;
-    struct worker *workers; /* (threads), 0 is the caller and unused */
+    struct worker *workers; /* (threads), 0 is the caller: nothing of it runs from here */
 
     void (*job)(void *context, unsigned thread, unsigned n_threads);
     void *context;
@@ -174,33 +176,59 @@ static void *worker(void *arg)
     }
 }
 
+static int pin(struct worker *w, unsigned cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (cpu < CPU_SETSIZE)
+        CPU_SET(cpu, &one);
+    int error = pthread_setaffinity_np(w->thread, sizeof one, &one);
+    if (!error)
+        w->cpu = (int)cpu;
+    return error;
+}
+
+static int pin_on(struct worker *w, unsigned cpu, struct fail *f)
+{
+    int error = pin(w, cpu);
+    if (!error)
+        return 0;
+    return fail(f, -error,
+                "compute thread %u cannot run on CPU %u: %s; name CPUs that this process may use "
+                "(taskset -p, the cpuset of its control group)",
+                w->index, cpu, strerror(error));
+}
+
 /* Puts worker i on the i-th CPU of `allowed`, if there is one for every thread. */
-static void pin(const struct worker *w, const cpu_set_t *allowed)
+static void pin_among(struct worker *w, const cpu_set_t *allowed)
 {
     if ((unsigned)CPU_COUNT(allowed) < w->pool->threads)
         return;
     unsigned left = w->index;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, allowed) && left-- == 0) {
-            cpu_set_t one;
-            CPU_ZERO(&one);
-            CPU_SET(cpu, &one);
             /* a worker that cannot be pinned still computes the same */
-            (void)pthread_setaffinity_np(w->thread, sizeof one, &one);
+            (void)pin(w, cpu);
             return;
         }
 }
 
-static int start_worker(struct pool *p, unsigned index, const cpu_set_t *allowed, struct fail *f)
+static int start_worker(struct pool *p, unsigned index, const uint32_t *cpus,
+                        const cpu_set_t *allowed, struct fail *f)
 {
     struct worker *w = &p->workers[index];
-    *w = (struct worker){.pool = p, .index = index};
+    char name[32];
+    *w = (struct worker){.pool = p, .index = index, .cpu = -1};
     int error = pthread_create(&w->thread, NULL, worker, w);
     if (error)
         return fail(f, -error, "cannot start worker thread %u of %u: %s; use fewer threads", index,
                     p->threads, strerror(error));
     p->started++;
-    pin(w, allowed);
+    snprintf(name, sizeof name, "llmd-worker%u", index);
+    (void)pthread_setname_np(w->thread, name);
+    if (cpus)
+        return pin_on(w, cpus[index], f);
+    pin_among(w, allowed);
     return 0;
 }
 
@@ -239,9 +267,33 @@ unsigned pool_threads(const struct pool *p)
     return p->threads;
 }
 
+int pool_cpu(const struct pool *p, unsigned thread)
+{
+    assert(thread < p->threads);
+    return p->workers[thread].cpu;
+}
+
 /* ---- life ---- */
 
+static int start_workers(struct pool *p, const uint32_t *cpus, struct fail *f)
+{
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (p->threads > 1)
+        sched_getaffinity(0, sizeof allowed, &allowed);
+    p->workers[0] = (struct worker){.pool = p, .cpu = -1, .thread = pthread_self()};
+    int error = cpus ? pin_on(&p->workers[0], cpus[0], f) : 0;
+    for (unsigned i = 1; i < p->threads && !error; i++)
+        error = start_worker(p, i, cpus, &allowed, f);
+    return error;
+}
+
 int pool_create(struct pool **out, unsigned threads, struct fail *f)
+{
+    return pool_create_on(out, threads, NULL, f);
+}
+
+int pool_create_on(struct pool **out, unsigned threads, const uint32_t *cpus, struct fail *f)
 {
     *out = NULL;
     if (threads < 1 || threads > POOL_THREADS_MAX)
@@ -258,16 +310,10 @@ int pool_create(struct pool **out, unsigned threads, struct fail *f)
     p->workers = workers;
     atomic_store(&p->rest_number, UINT32_MAX);
 
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    if (threads > 1)
-        sched_getaffinity(0, sizeof allowed, &allowed);
-    for (unsigned i = 1; i < threads; i++) {
-        int error = start_worker(p, i, &allowed, f);
-        if (error) {
-            pool_destroy(p);
-            return error;
-        }
+    int error = start_workers(p, cpus, f);
+    if (error) {
+        pool_destroy(p);
+        return error;
     }
     *out = p;
     return 0;

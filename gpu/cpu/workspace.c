@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "memory.h"
+#include "nodes.h"
 
 /* ---- plan ---- */
 
@@ -124,8 +125,9 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
     g->work_bytes = work_bytes;
     if (!g->kv || !g->work) {
         cpu_pool_free(g);
-        return fail(f, -ENOMEM, "the system refused %" PRIu64 " MiB for the KV pool", need >> 20);
+        return memory_refused("KV pool and the workspace", need, f);
     }
+    nodes_spread(g->kv, g->kv_bytes, g->threads);
     g->n_blocks = n_blocks;
     pool_run(g->threads, touch_job, g); /* before the plan writes into it */
     plan_workspace(g, g->work);

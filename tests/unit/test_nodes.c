@@ -1,0 +1,165 @@
+/* test_nodes.c - where compute threads run: the CPUs that they are told, in that order; and which
+ * memory nodes that makes.
+ */
+#include "../../gpu/cpu/memory.h"
+#include "../../gpu/cpu/nodes.h" /* before cmocka.h, which makes a macro of fail */
+
+#include "../support/support.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+
+enum { MOST = 64 };
+
+/* The CPUs that this process may use. */
+static unsigned cpus_here(uint32_t *cpus)
+{
+    cpu_set_t set;
+    unsigned n = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE && n < MOST; cpu++)
+        if (CPU_ISSET(cpu, &set))
+            cpus[n++] = cpu;
+    return n;
+}
+
+struct seen {
+    int cpu[MOST];
+};
+
+static void look(void *context, unsigned thread, unsigned n_threads)
+{
+    struct seen *s = context;
+    cpu_set_t set;
+    (void)n_threads;
+    s->cpu[thread] = -1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) == 1)
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET(cpu, &set))
+                s->cpu[thread] = cpu;
+}
+
+static void threads_run_where_they_are_told(void **state)
+{
+    (void)state;
+    uint32_t cpus[MOST], reversed[MOST];
+    unsigned n = cpus_here(cpus);
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    for (unsigned i = 0; i < n; i++)
+        reversed[i] = cpus[n - 1 - i];
+    struct fail f = {0};
+    struct pool *p;
+    if (pool_create_on(&p, n, reversed, &f))
+        fail_msg("%s", f.text);
+    struct seen s;
+    pool_run(p, look, &s);
+    for (unsigned i = 0; i < n; i++) {
+        assert_int_equal(s.cpu[i], reversed[i]);
+        assert_int_equal(pool_cpu(p, i), reversed[i]);
+    }
+    pool_destroy(p);
+    sched_setaffinity(0, sizeof before, &before);
+}
+
+static void without_a_list_the_caller_stays_free(void **state)
+{
+    (void)state;
+    uint32_t cpus[MOST];
+    unsigned n = cpus_here(cpus);
+    struct pool *p;
+    assert_int_equal(pool_create(&p, n, NULL), 0);
+    struct seen s;
+    pool_run(p, look, &s);
+    assert_int_equal(pool_cpu(p, 0), -1);
+    assert_int_equal(s.cpu[0], n == 1 ? (int)cpus[0] : -1);
+    for (unsigned i = 1; i < n; i++)
+        assert_int_equal(s.cpu[i], cpus[i]);
+    pool_destroy(p);
+    assert_int_equal(pool_create(&p, n + 1, NULL), 0); /* more threads than CPUs: none is pinned */
+    for (unsigned i = 0; i <= n; i++)
+        assert_int_equal(pool_cpu(p, i), -1);
+    pool_destroy(p);
+}
+
+static void a_cpu_that_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    uint32_t cpus[MOST];
+    cpus_here(cpus);
+    static const uint32_t nowhere[] = {CPU_SETSIZE - 1, CPU_SETSIZE, UINT32_MAX};
+    for (int i = 0; i < 6; i++) {
+        uint32_t list[2] = {i < 3 ? cpus[0] : nowhere[i - 3], i < 3 ? nowhere[i] : cpus[0]};
+        char word[64];
+        struct fail f = {0};
+        struct pool *p;
+        assert_int_equal(pool_create_on(&p, 2, list, &f), -EINVAL);
+        assert_null(p);
+        snprintf(word, sizeof word, "thread %d cannot run on CPU %u", i < 3, nowhere[i % 3]);
+        if (!strstr(f.text, word))
+            fail_msg("no '%s' in: %s", word, f.text);
+        sched_setaffinity(0, sizeof before, &before);
+    }
+}
+
+/* A machine of which every CPU is a node of its own, and one with a CPU of no node. */
+static int each_its_own(int cpu)
+{
+    return cpu;
+}
+static int always_three(int cpu)
+{
+    (void)cpu;
+    return 3;
+}
+static int nowhere(int cpu)
+{
+    (void)cpu;
+    return -1;
+}
+static int beyond(int cpu)
+{
+    (void)cpu;
+    return 64;
+}
+
+static void nodes_follow_from_the_cpus(void **state)
+{
+    (void)state;
+    uint32_t cpus[MOST];
+    unsigned n = cpus_here(cpus);
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    uint64_t all = 0;
+    for (unsigned i = 0; i < n; i++)
+        all |= cpus[i] < 64 ? 1ull << cpus[i] : 0;
+    struct pool *p;
+    assert_int_equal(pool_create_on(&p, n, cpus, NULL), 0);
+    assert_true(nodes_of_pool(p, each_its_own) == all);
+    assert_true(nodes_of_pool(p, always_three) == 1u << 3);
+    assert_true(nodes_of_pool(p, nowhere) == 0);
+    assert_true(nodes_of_pool(p, beyond) == 0);
+    uint8_t *at = memory_map(1 << 20); /* harmless, however many nodes there are */
+    nodes_spread(at, 1 << 20, p);
+    memset(at, 1, 1 << 20);
+    memory_unmap(at, 1 << 20);
+    pool_destroy(p);
+    sched_setaffinity(0, sizeof before, &before);
+    assert_int_equal(pool_create(&p, 1, NULL), 0);
+    assert_true(nodes_of_pool(p, each_its_own) == 0); /* pinned nowhere */
+    pool_destroy(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_run_where_they_are_told),
+        cmocka_unit_test(without_a_list_the_caller_stays_free),
+        cmocka_unit_test(a_cpu_that_is_not_there_is_refused),
+        cmocka_unit_test(nodes_follow_from_the_cpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
