@@ -15,6 +15,7 @@
 #include "ops.h"
 #include "pool.h"
 #include "sample.h"
+#include "touch.h"
 
 enum {
     CPU_CHUNK = 64,       /* rows that pass over a thread's share of the weights at a time */
@@ -95,6 +96,7 @@ struct gpu {
     uint64_t kv_bytes;
     size_t block_bytes; /* of one layer */
     uint32_t n_blocks;
+    struct touch touch; /* of the pool */
 
     const struct gpu_step *step; /* between submit and wait */
     uint32_t n_items, n_wanted;

@@ -1,7 +1,9 @@
 /* workspace.c - the memory that steps work in, and the KV pool.
  *
- * Everything is mapped and touched once, after the weights are known, so that a step neither
- * allocates nor faults. The workspace is planned by one list, walked to count and walked to take.
+ * Everything is mapped once, after the weights are known, and touched before steps need it, so that
+ * a step neither allocates nor faults: the workspace and the front of the pool at once, the rest of
+ * the pool in the background (touch.h). The workspace is planned by one list, walked to count and
+ * walked to take.
  */
 #include "backend.h"
 
@@ -79,23 +81,11 @@ uint64_t cpu_workspace_bytes(struct gpu *g)
 
 /* ---- first touch ---- */
 
-enum { PAGE = 4096 };
-
-/* Maps every page of this thread's share; shares meet between huge pages. */
-static void touch_share(uint8_t *at, uint64_t bytes, unsigned thread, unsigned n_threads)
-{
-    uint64_t pages = bytes / MEMORY_HUGE + 1;
-    uint64_t from = pages * thread / n_threads * MEMORY_HUGE;
-    uint64_t to = pages * (thread + 1) / n_threads * MEMORY_HUGE;
-    for (uint64_t i = from; i < to && i < bytes; i += PAGE)
-        *(volatile uint8_t *)(at + i) = 0;
-}
-
 static void touch_job(void *context, unsigned thread, unsigned n_threads)
 {
     struct gpu *g = context;
-    touch_share(g->kv, g->kv_bytes, thread, n_threads);
-    touch_share(g->work, g->work_bytes, thread, n_threads);
+    touch_first(&g->touch, thread, n_threads);
+    touch_range(g->work, g->work_bytes, thread, n_threads);
 }
 
 static void rope_job(void *context, unsigned thread, unsigned n_threads)
@@ -129,16 +119,23 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
     }
     nodes_spread(g->kv, g->kv_bytes, g->threads);
     g->n_blocks = n_blocks;
+    g->touch = (struct touch){.at = g->kv,
+                              .layer_bytes = (uint64_t)n_blocks * g->block_bytes,
+                              .layers = g->model.n_layers,
+                              .cpus = g->config.cpus,
+                              .n_cpus = g->config.threads};
     pool_run(g->threads, touch_job, g); /* before the plan writes into it */
     plan_workspace(g, g->work);
     if (g->model.rope_dim)
         pool_run(g->threads, rope_job, g);
     pool_rest(g->threads);
+    touch_start(&g->touch);
     return 0;
 }
 
 void cpu_pool_free(struct gpu *g)
 {
+    touch_stop(&g->touch);
     memory_unmap(g->kv, g->kv_bytes);
     memory_unmap(g->work, g->work_bytes);
     g->kv = g->work = NULL;
