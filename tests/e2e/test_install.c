@@ -171,6 +171,17 @@ static void cpp_program(void **state)
     streams(build_program("c++ -std=c++11 -pedantic", header_example("example.cc"), "example-cc"));
 }
 
+/* The installed examples, as a user finds them. */
+static void example_programs(void **state)
+{
+    (void)state;
+    char *list = succeeds("ls '%s'/usr/share/doc/llmd/examples/*.c", installed_root()), *at = list;
+    assert_non_null(strstr(list, "/epoll.c\n"));
+    for (char *source; (source = next_word(&at));)
+        build_program("cc -std=gnu17", source, "example-installed");
+    free(list);
+}
+
 /* The archive takes no name of the program's: these are names inside the library. */
 static void static_program(void **state)
 {
@@ -284,6 +295,7 @@ int main(void)
         cmocka_unit_test(headers_stand_alone),
         cmocka_unit_test(c_program),
         cmocka_unit_test(cpp_program),
+        cmocka_unit_test(example_programs),
         cmocka_unit_test(static_program),
         cmocka_unit_test(unit_is_clean),
         cmocka_unit_test(uninstall_leaves_nothing),
