@@ -34,7 +34,7 @@ SO_FILE  := libllmclient.so.$(SO_MAJOR).$(SO_MINOR)
 
 API_HEADERS := client/llmclient.h shm/llm_abi.h $(wildcard client/llm_*.h)
 MAN_PAGES   := $(wildcard etc/man/*.[1-8])
-EXAMPLES    := etc/llmd.conf $(wildcard client/examples/*.c)
+EXAMPLE_FILES := etc/llmd.conf $(wildcard client/examples/*.c)
 
 man_section = $(subst .,,$(suffix $(1)))
 # alias=page for every further name in a page's NAME section: a file `alias.3` that only says `.so man3/page.3`
@@ -49,7 +49,7 @@ INSTALLED = $(addprefix $(bindir)/,llmd llmctl) \
             $(foreach page,$(notdir $(MAN_PAGES)) $(foreach a,$(MAN_ALIASES),$(firstword $(subst =, ,$(a)))),$(mandir)/man$(call man_section,$(page))/$(page)) \
             $(addprefix $(completiondir)/,llmd llmctl) \
             $(unitdir)/llmd@.service $(sysusersdir)/llmd.conf \
-            $(docdir)/README.md $(docdir)/LICENSE $(addprefix $(docdir)/examples/,$(notdir $(EXAMPLES)))
+            $(docdir)/README.md $(docdir)/LICENSE $(addprefix $(docdir)/examples/,$(notdir $(EXAMPLE_FILES)))
 # folders that only we use, the innermost first
 OWN_DIRS  = $(docdir)/examples $(docdir) $(sysconfdir)/llmd
 
@@ -82,7 +82,7 @@ install: $(BUILT_FILES) ## copy what is built to PREFIX (/usr/local), below DEST
 	@$(call fill,etc/systemd/llmd@.service,$(DESTDIR)$(unitdir)/llmd@.service)
 	@$(INSTALL_DATA) etc/systemd/llmd.sysusers $(DESTDIR)$(sysusersdir)/llmd.conf
 	@$(INSTALL_DATA) README.md LICENSE $(DESTDIR)$(docdir)/
-	@$(INSTALL_DATA) $(EXAMPLES) $(DESTDIR)$(docdir)/examples/
+	@$(INSTALL_DATA) $(EXAMPLE_FILES) $(DESTDIR)$(docdir)/examples/
 	@$(LDCONFIG)
 
 uninstall: ## remove what install wrote (same PREFIX and DESTDIR)
@@ -92,6 +92,7 @@ uninstall: ## remove what install wrote (same PREFIX and DESTDIR)
 	@$(LDCONFIG)
 
 dist: ## source archive of the last commit: build/llmd-VERSION.tar.gz
+	@git rev-parse -q --verify HEAD >/dev/null 2>&1 || { echo 'dist: this is no git checkout (or one of another user)' >&2; exit 1; }
 	@mkdir -p $(B)
 	@git archive --format=tar --prefix=llmd-$(VERSION)/ HEAD >$(B)/llmd-$(VERSION).tar
 	@gzip -9nf $(B)/llmd-$(VERSION).tar
