@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -257,6 +258,17 @@ static int make_loop(struct appliance *a, struct fail *f)
 
 /* ---- life ---- */
 
+/* A client costs three descriptors; the usual soft limit of 1024 is for programs that use select.
+ */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int start(struct appliance *a, struct fail *f)
 {
     int rc = control_lock(&a->server, a->o.instance, f);
@@ -329,6 +341,7 @@ int main(int argc, char **argv)
     if (rc < 0)
         return say(&f, 2);
 
+    raise_descriptor_limit();
     rc = signals_install(&f);
     if (!rc)
         rc = start(&a, &f);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -390,6 +391,45 @@ static void a_killed_engine_is_replaced(void **state)
     leaves_nothing(&next);
 }
 
+/* The engine asks for what the hard limit allows. */
+static void a_low_soft_limit_is_no_limit(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 24 };
+    struct engine_process e = {0};
+    struct rlimit was, low;
+    struct llm_client *c[CLIENTS];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    low = was;
+    low.rlim_cur = 48;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    engine_start(&e, tiny(), "--threads", "1", NULL);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    for (int i = 0; i < CLIENTS; i++)
+        c[i] = connect_to(&e);
+    for (int i = 0; i < CLIENTS; i++)
+        llm_close(c[i]);
+    assert_int_equal(engine_stop(&e), 0);
+}
+
+/* A signal while the model is being read: nothing is served yet, and nothing stays. */
+static void a_start_can_be_stopped(void **state)
+{
+    (void)state;
+    struct engine_process e = {0};
+    engine_spawn(&e, real_model_path(), NULL);
+    char *log = NULL;
+    siginfo_t ended = {0};
+    do { /* until it has begun to load */
+        free(log);
+        log = engine_log(&e);
+        assert_int_equal(waitid(P_PID, (id_t)e.pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    } while (!strstr(log, "loading") && !ended.si_pid);
+    free(log);
+    assert_int_equal(engine_stop(&e), 0);
+    leaves_nothing(&e);
+}
+
 static void wrong_command_lines(void **state)
 {
     (void)state;
@@ -427,6 +467,8 @@ int main(void)
         cmocka_unit_test(sigterm_ends_streams_and_leaves_nothing),
         cmocka_unit_test(idle_engines_stop_too),
         cmocka_unit_test(a_killed_engine_is_replaced),
+        cmocka_unit_test(a_low_soft_limit_is_no_limit),
+        cmocka_unit_test(a_start_can_be_stopped),
         cmocka_unit_test(wrong_command_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
