@@ -1,7 +1,8 @@
 /* test_sleep.c - engine and clients that sleep find each other: a sleeping engine is woken by a
  * submission, an engine that holds tokens for a full ring by the client that makes room, a sleeping
- * client by its tokens. A lost wake would be found by the engine's tick a second later and counted;
- * the count stays 0. The same without io_uring, where the engine looks by itself.
+ * client by its tokens, on its futex or at its bell. A lost wake of the engine would be found by
+ * its tick a second later and counted; the count stays 0. The same without io_uring, where the
+ * engine looks by itself.
  */
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"
@@ -9,6 +10,7 @@
 #include "../support/support.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -79,13 +81,26 @@ static void submit(struct llm_client *c, uint32_t op, uint32_t max_tokens)
         fail_msg("%s", llm_errmsg(c));
 }
 
+/* As llm_wait: in the library, or in a loop of our own. */
+static int next_event(struct llm_client *c, struct llm_event *e, bool polled)
+{
+    int rc = polled ? llm_poll(c, e) : llm_wait(c, e, 60000);
+    while (polled && !rc) {
+        struct pollfd p = {llm_fd(c), POLLIN, 0};
+        if (!llm_arm(c) && poll(&p, 1, 60000) != 1)
+            break;
+        rc = llm_poll(c, e);
+    }
+    return rc;
+}
+
 /* Takes everything up to the final; returns the number of tokens. */
-static uint32_t take_all(struct llm_client *c, int32_t *tokens)
+static uint32_t take_all(struct llm_client *c, int32_t *tokens, bool polled)
 {
     uint32_t n = 0;
     struct llm_event e;
     do {
-        if (llm_wait(c, &e, 60000) != 1)
+        if (next_event(c, &e, polled) != 1)
             fail_msg("no event: %s", llm_errmsg(c));
         assert_true(n + e.n_tokens <= 256);
         memcpy(tokens + n, e.tokens, e.n_tokens * sizeof *tokens);
@@ -112,7 +127,7 @@ static void each_call_wakes_a_sleeping_engine(void **state)
         int32_t tokens[256];
         for (int i = 0; i < 1000; i++) {
             submit(c, LLM_OP_NOP, 0);
-            take_all(c, tokens);
+            take_all(c, tokens, i % 2);
         }
         llm_close(c);
     }
@@ -124,43 +139,52 @@ static void a_full_ring_is_waited_for(void **state)
     struct llm_client *c = open_client(0, 0, 0);
     int32_t expected[256], tokens[256];
     submit(c, LLM_OP_GENERATE, 200);
-    assert_int_equal(take_all(c, expected), 200);
+    assert_int_equal(take_all(c, expected, false), 200);
     llm_close(c);
     for (uint32_t spin = 0; spin <= 50; spin += 50) {
         c = open_client(4, 2, spin); /* two tokens at a time */
         for (int i = 0; i < 20; i++) {
             uint64_t sleeps = order_read64(&board->sleeps);
             submit(c, LLM_OP_GENERATE, 200);
-            if (i % 4 == 0)
+            if (i % 8 < 2)
                 wait_for_sleep(sleeps); /* it has all tokens by now, or sleeps holding them */
-            assert_int_equal(take_all(c, tokens), 200);
+            assert_int_equal(take_all(c, tokens, i % 2), 200);
             assert_memory_equal(tokens, expected, sizeof *tokens * 200);
         }
         llm_close(c);
     }
 }
 
-/* One client that takes nothing does not hold up another. */
-static void a_full_ring_is_nobody_elses_matter(void **state)
+/* `stuck` has said how it waits, but takes nothing until another client has had its tokens. */
+static void one_is_stuck(bool polled)
 {
-    (void)state;
     struct llm_client *stuck = open_client(4, 2, 0), *c = open_client(0, 0, 0);
     int32_t tokens[256];
     submit(stuck, LLM_OP_GENERATE, 200);
     submit(stuck, LLM_OP_GENERATE, 100);
+    if (polled)
+        llm_arm(stuck);
     for (int i = 0; i < 20; i++) {
         submit(c, LLM_OP_GENERATE, 200);
-        assert_int_equal(take_all(c, tokens), 200);
+        assert_int_equal(take_all(c, tokens, false), 200);
     }
     uint32_t n = 0;
     while (llm_inflight(stuck)) {
         struct llm_event e;
-        assert_int_equal(llm_wait(stuck, &e, 60000), 1);
+        assert_int_equal(next_event(stuck, &e, polled), 1);
         n += e.n_tokens;
     }
     assert_int_equal(n, 300);
     llm_close(stuck);
     llm_close(c);
+}
+
+/* One client that takes nothing does not hold up another. */
+static void a_full_ring_is_nobody_elses_matter(void **state)
+{
+    (void)state;
+    one_is_stuck(false);
+    one_is_stuck(true);
 }
 
 /* More requests than the engine knows at a time: they wait in the ring, in order, and all come. */
@@ -184,7 +208,7 @@ static void many_clients_at_once(void **state)
                 r.flags = LLM_SQE_IGNORE_EOS;
                 if (sent < 200 && !llm_submit(c, &r, NULL))
                     sent++;
-                else if (llm_wait(c, &e, 60000) != 1 || e.type == LLM_EVENT_ERROR)
+                else if (next_event(c, &e, i / 2) != 1 || e.type == LLM_EVENT_ERROR)
                     _exit(2);
                 else if (e.type == LLM_EVENT_TOKENS)
                     tokens += e.n_tokens;
