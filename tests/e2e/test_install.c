@@ -201,6 +201,7 @@ static void static_program(void **state)
                   "-Wl,-Bdynamic $(echo '%s' | sed 's/-lllmclient//')",
                   scratch_dir(), scratch_dir(), root, scratch_dir(), source, own, program,
                   scratch_dir(), flags));
+    free(flags);
     char *needed = succeeds("readelf -d '%s' | grep NEEDED", program);
     assert_null(strstr(needed, "llmclient"));
     free(needed);
