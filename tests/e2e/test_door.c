@@ -7,6 +7,7 @@
 #include "../support/support.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -147,7 +148,7 @@ static void expect_end(int fd)
 }
 
 struct channel {
-    int socket;
+    int socket, bell;
     struct llm_welcome welcome;
     struct llm_up *up;
     const struct llm_down *down;
@@ -173,13 +174,14 @@ static struct channel open_channel(void)
     c.down = mmap(NULL, llm_down_bytes(64), PROT_READ, MAP_SHARED, fds[1], 0);
     c.pulse = mmap(NULL, LLM_HEADER_BYTES, PROT_READ, MAP_SHARED, fds[2], 0);
     assert_true(c.up != MAP_FAILED && c.down != MAP_FAILED && c.pulse != MAP_FAILED);
-    for (int i = 0; i < LLM_CONTROL_FDS; i++)
+    for (int i = 0; i < LLM_CONTROL_BELL; i++)
         close(fds[i]);
+    c.bell = fds[LLM_CONTROL_BELL];
     assert_int_equal(ring_client_init(&c.ring, c.up, c.down, c.pulse, 8, 64, 4096, 8), 0);
     return c;
 }
 
-static void ring_bell(order_u32 *word)
+static void wake(order_u32 *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
@@ -189,11 +191,12 @@ static void close_channel(struct channel *c)
     munmap(c->up, llm_up_bytes(8, 4096));
     munmap((void *)c->down, llm_down_bytes(64));
     munmap((void *)c->pulse, LLM_HEADER_BYTES);
+    close(c->bell);
 }
 
 static void expect_eviction(struct channel *c, const char *sentence)
 {
-    ring_bell(&c->up->sq_tail);
+    wake(&c->up->sq_tail);
     expect_end(c->socket);
     assert_int_equal(order_acquire(&c->down->evicted), 1);
     assert_int_equal(c->down->evict_code, LLM_EPROTO);
@@ -324,7 +327,7 @@ static void an_overlong_prompt_is_answered(void **state)
     struct channel c = open_channel();
     committed_entry(&c)->tokens_len = UINT32_MAX;
     ring_submit(&c.ring);
-    ring_bell(&c.up->sq_tail);
+    wake(&c.up->sq_tail);
     struct llm_cqe cqe;
     struct llm_result result;
     uint64_t end = test_now_ns() + 20000000000u;
@@ -335,6 +338,67 @@ static void an_overlong_prompt_is_answered(void **state)
     assert_int_equal(order_acquire(&c.down->evicted), 0);
     close(c.socket);
     close_channel(&c);
+}
+
+/* A round trip that waits by looking, whatever cq_wait says. */
+static void nop(struct channel *c)
+{
+    struct llm_cqe cqe;
+    struct llm_result result;
+    committed_entry(c)->op = LLM_OP_NOP;
+    if (ring_submit(&c->ring))
+        wake(&c->up->sq_tail);
+    uint64_t end = test_now_ns() + 20000000000u;
+    while (!ring_poll(&c->ring, &cqe, &result))
+        assert_true(test_now_ns() < end);
+    if (ring_drained(&c->ring))
+        wake(&c->up->cq_head);
+}
+
+enum spoiled { UNREAD, SHUT, CONNECTED_AWAY, CLOSED, SPOILED };
+
+static void spoil(int bell, enum spoiled how)
+{
+    int other;
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    socklen_t bytes = sizeof name;
+    assert_int_equal(send(bell, "x", 1, MSG_NOSIGNAL), -1); /* nothing goes the other way */
+    assert_int_equal(errno, EPIPE);
+    switch (how) {
+    case SHUT:
+        assert_int_equal(shutdown(bell, SHUT_RDWR), 0);
+        break;
+    case CONNECTED_AWAY:
+        other = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(bind(other, (struct sockaddr *)&name, sizeof name.sun_family), 0);
+        assert_int_equal(getsockname(other, (struct sockaddr *)&name, &bytes), 0);
+        assert_int_equal(connect(bell, (struct sockaddr *)&name, bytes), 0);
+        close(other);
+        break;
+    case CLOSED:
+        other = open("/dev/null", O_RDWR | O_CLOEXEC);
+        assert_int_equal(dup2(other, bell), bell);
+        close(other);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Each completion rings at a bell that nobody hears; or cq_wait says what is no way to wait. */
+static void a_spoiled_bell_is_its_owners_matter(void **state)
+{
+    (void)state;
+    for (int how = UNREAD; how <= SPOILED; how++) {
+        struct channel c = open_channel();
+        order_set(&c.up->cq_wait, how < SPOILED ? LLM_WAIT_BELL : 77);
+        spoil(c.bell, how);
+        for (int i = 0; i < 50; i++)
+            nop(&c);
+        assert_int_equal(order_acquire(&c.down->evicted), 0);
+        close(c.socket);
+        close_channel(&c);
+    }
 }
 
 #define SCENARIO(f) cmocka_unit_test_teardown(f, nobody_noticed)
@@ -352,6 +416,7 @@ int main(void)
         SCENARIO(spans_outside_the_arena),
         SCENARIO(entries_out_of_sequence),
         SCENARIO(an_overlong_prompt_is_answered),
+        SCENARIO(a_spoiled_bell_is_its_owners_matter),
     };
     int failed = cmocka_run_group_tests_name("io_uring", tests, start_io_uring, finish);
     return failed + cmocka_run_group_tests_name("epoll", tests, start_epoll, finish);
