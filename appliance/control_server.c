@@ -103,15 +103,29 @@ static int write_pid(int fd, const char *path, struct fail *f)
     return 0;
 }
 
+/* Found out before a model is loaded, not when the socket is bound. */
+static int name_paths(struct control_server *s, const char *instance, struct fail *f)
+{
+    enum { SOCKET_BYTES = sizeof(((struct sockaddr_un *)0)->sun_path) };
+    int rc = llm_lock_path(instance, s->lock_path, sizeof s->lock_path);
+    if (!rc)
+        rc = llm_socket_path(instance, s->socket_path, SOCKET_BYTES);
+    if (rc < 0)
+        return fail(f, rc,
+                    "the path of the socket of instance '%.64s' is longer than the %d bytes of a "
+                    "socket address: set LLMD_RUNTIME_DIR to a shorter directory",
+                    instance, SOCKET_BYTES - 1);
+    return 0;
+}
+
 int control_lock(struct control_server *s, const char *instance, struct fail *f)
 {
     char directory[sizeof s->lock_path];
-    int rc = llm_runtime_dir(directory, sizeof directory);
+    int rc = name_paths(s, instance, f);
     if (!rc)
-        rc = llm_lock_path(instance, s->lock_path, sizeof s->lock_path);
-    if (rc < 0)
-        return fail(f, rc, "the runtime directory's name is too long: set LLMD_RUNTIME_DIR");
-    rc = make_directory(directory, f);
+        rc = llm_runtime_dir(directory, sizeof directory);
+    if (!rc)
+        rc = make_directory(directory, f);
     if (rc < 0)
         return rc;
     int fd = -EAGAIN;
@@ -137,9 +151,7 @@ void control_unlock(struct control_server *s)
 static int bind_and_listen(int fd, const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof address.sun_path)
-        return -ENAMETOOLONG;
-    strcpy(address.sun_path, path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     if (unlink(path) < 0 && errno != ENOENT)
         return -errno;
     /* the mode is right from the start: nobody connects between bind and chmod */
@@ -151,15 +163,12 @@ static int bind_and_listen(int fd, const char *path)
     return rc;
 }
 
-int control_listen(struct control_server *s, const char *instance, struct fail *f)
+int control_listen(struct control_server *s, struct fail *f)
 {
-    int rc = llm_socket_path(instance, s->socket_path, sizeof s->socket_path);
-    if (rc < 0)
-        return fail(f, rc, "the runtime directory's name is too long: set LLMD_RUNTIME_DIR");
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return fail(f, -errno, "cannot create the control socket: %s", strerror(errno));
-    rc = bind_and_listen(fd, s->socket_path);
+    int rc = bind_and_listen(fd, s->socket_path);
     if (rc < 0) {
         close(fd);
         return fail(f, rc, "cannot listen on %s: %s", s->socket_path, strerror(-rc));

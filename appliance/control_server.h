@@ -34,8 +34,8 @@ struct knock {
 };
 
 struct control_server {
-    int lock_fd, listen_fd; /* -1: none */
-    char lock_path[256], socket_path[256];
+    int lock_fd, listen_fd;                /* -1: none */
+    char lock_path[256], socket_path[108]; /* as long as a socket address allows */
     struct knock knock[CONTROL_KNOCKS];
 };
 
@@ -46,7 +46,7 @@ void control_server_init(struct control_server *s);
 int control_lock(struct control_server *s, const char *instance, struct fail *f);
 
 /* Removes a stale socket and listens. The lock is held. */
-int control_listen(struct control_server *s, const char *instance, struct fail *f);
+int control_listen(struct control_server *s, struct fail *f);
 
 /* Takes one waiting connection into a knock slot and returns its index. -EAGAIN: nobody waits;
  * -EBUSY: no slot can be had before a poll has completed; else -errno (-EMFILE ...). */

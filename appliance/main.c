@@ -289,7 +289,7 @@ static int start(struct appliance *a, struct fail *f)
     if (!rc)
         rc = make_loop(a, f);
     if (!rc)
-        rc = control_listen(&a->server, a->o.instance, f);
+        rc = control_listen(&a->server, f);
     return rc;
 }
 

@@ -35,6 +35,21 @@ static uint64_t blocks_default(const struct sizing_wish *w, const struct gpu_mem
     return blocks < one_request ? one_request : blocks;
 }
 
+static int too_small(const struct sizing_wish *w, const struct gpu_memory *m, uint64_t blocks,
+                     uint64_t one_request, struct fail *f)
+{
+    char shorter[64] = "";
+    if (blocks)
+        snprintf(shorter, sizeof shorter, ", or pass --max-model-len %llu or less",
+                 (unsigned long long)blocks * GPU_KV_BLOCK);
+    return fail(f, -ERANGE,
+                "a KV pool of %llu blocks (%.1f MiB) cannot hold one request of %u tokens, which "
+                "needs %llu blocks (%.1f MiB): raise %s%s",
+                (unsigned long long)blocks, mib(blocks * m->block_bytes), w->max_model_len,
+                (unsigned long long)one_request, mib(one_request * m->block_bytes),
+                w->num_kv_blocks ? "--num-kv-blocks" : "--kv-cache-memory", shorter);
+}
+
 int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gpu_memory *m,
                 struct fail *f)
 {
@@ -45,13 +60,7 @@ int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gp
                                            : blocks_default(w, m, one_request);
 
     if (blocks < one_request)
-        return fail(f, -ERANGE,
-                    "a KV pool of %llu blocks (%.1f MiB) cannot hold one request of %u tokens, "
-                    "which needs %llu blocks (%.1f MiB): raise --kv-cache-memory or "
-                    "--num-kv-blocks, or pass --max-model-len %llu or less",
-                    (unsigned long long)blocks, mib(blocks * m->block_bytes), w->max_model_len,
-                    (unsigned long long)one_request, mib(one_request * m->block_bytes),
-                    (unsigned long long)blocks * GPU_KV_BLOCK);
+        return too_small(w, m, blocks, one_request, f);
     if (blocks > available)
         return fail(f, -ENOMEM,
                     "a KV pool of %.1f MiB (%llu tokens) and a workspace of %.1f MiB do not fit "

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -144,13 +145,29 @@ static void a_link_is_no_lock_file(void **state)
     assert_int_equal(st.st_size, 4);
 }
 
+static void a_path_too_long_for_a_socket(void **state)
+{
+    (void)state;
+    struct control_server s;
+    struct fail f = {0};
+    char was[512], path[640];
+    snprintf(was, sizeof was, "%s", scratch_dir());
+    snprintf(path, sizeof path, "%s/%0100d", was, 1);
+    setenv("LLMD_RUNTIME_DIR", path, 1);
+    control_server_init(&s);
+    assert_int_equal(control_lock(&s, "long", &f), -ENAMETOOLONG);
+    assert_non_null(strstr(f.text, "107 bytes"));
+    assert_int_equal(access(path, F_OK), -1); /* nothing was made */
+    setenv("LLMD_RUNTIME_DIR", was, 1);
+}
+
 /* ---- the socket ---- */
 
 static void opens(struct control_server *s, const char *instance)
 {
     struct fail f = {0};
     control_server_init(s);
-    if (control_lock(s, instance, &f) || control_listen(s, instance, &f))
+    if (control_lock(s, instance, &f) || control_listen(s, &f))
         fail_msg("%s", f.text);
 }
 
@@ -202,7 +219,7 @@ static void the_socket_replaces_a_stale_one(void **state)
     assert_int_equal(st.st_mode & 0777, 0660);
     close(s.listen_fd); /* as a crash would */
     struct fail f = {0};
-    assert_int_equal(control_listen(&s, "stale", &f), 0);
+    assert_int_equal(control_listen(&s, &f), 0);
     close(knocks(&s));
     control_close(&s);
     assert_int_equal(access(path, F_OK), -1);
@@ -358,6 +375,7 @@ int main(void)
                                        cmocka_unit_test(too_much_is_refused),
                                        cmocka_unit_test(the_lock_is_held_for_life),
                                        cmocka_unit_test(a_link_is_no_lock_file),
+                                       cmocka_unit_test(a_path_too_long_for_a_socket),
                                        cmocka_unit_test(the_socket_replaces_a_stale_one),
                                        cmocka_unit_test(hears_a_hello),
                                        cmocka_unit_test(refuses_other_versions),
