@@ -97,6 +97,9 @@ static int check_tokens(struct llm_client *c, const struct llm_request *r)
     uint64_t length = (uint64_t)r->n_tokens + (r->op == LLM_OP_GENERATE ? r->max_tokens : 0);
     if (!r->n_tokens)
         return FAIL(c, LLM_EPARAM, "n_tokens is 0: a request needs at least one token");
+    if (r->op == LLM_OP_SCORE && r->n_tokens < 2)
+        return FAIL(c, LLM_EPARAM,
+                    "a score of 1 token: it needs at least 2, the first has none before it");
     if (length > c->limits.max_model_len)
         return FAIL(
             c, LLM_ETOOLONG, "%u prompt tokens and max_tokens %u exceed the model's length of %u",
@@ -119,12 +122,12 @@ static int check_sampling(struct llm_client *c, const struct llm_request *r)
         return FAIL(c, LLM_EPARAM, "choices is %u, more than max_inflight %u", r->choices,
                     c->ring.max_inflight);
     if (!isfinite(r->temperature) || r->temperature < 0)
-        return FAIL(c, LLM_EPARAM, "temperature is %g, not a finite number from 0",
+        return FAIL(c, LLM_EPARAM, "temperature is %.9g, not a finite number from 0",
                     (double)r->temperature);
     if (!(r->top_p > 0 && r->top_p <= 1))
-        return FAIL(c, LLM_EPARAM, "top_p is %g, not in (0, 1]", (double)r->top_p);
+        return FAIL(c, LLM_EPARAM, "top_p is %.9g, not in (0, 1]", (double)r->top_p);
     if (!(r->min_p >= 0 && r->min_p <= 1))
-        return FAIL(c, LLM_EPARAM, "min_p is %g, not in [0, 1]", (double)r->min_p);
+        return FAIL(c, LLM_EPARAM, "min_p is %.9g, not in [0, 1]", (double)r->min_p);
     return 0;
 }
 

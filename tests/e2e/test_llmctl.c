@@ -168,6 +168,94 @@ static void jsonl_in_order(void **state)
     free(out);
 }
 
+static json_t *ctl_lines(const char *command, const char *lines, const char *flags)
+{
+    char arguments[700];
+    snprintf(arguments, sizeof arguments, "%s --jsonl %s %s", command,
+             write_file("lines.jsonl", lines, strlen(lines)), flags);
+    int status;
+    char *out = ctl(&status, arguments);
+    json_t *all = json_array();
+    for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"))
+        json_array_append_new(all, json_loads(line, 0, NULL));
+    if (status)
+        fail_msg("llmctl %s: status %d", arguments, status);
+    free(out);
+    return all;
+}
+
+/* Also more of them than a connection of the default size takes. */
+static void choices_of_all_lines(void **state)
+{
+    (void)state;
+    char text[2000];
+    size_t used = 0;
+    for (int i = 0; i < 20; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "{\"tokens\": [%d, 7]}\n", i);
+    json_t *all = ctl_lines("complete", text, "--choices 20 -n 2 --ignore-eos --temperature 1"), *o;
+    size_t i;
+    assert_int_equal(json_array_size(all), 20);
+    json_array_foreach(all, i, o)
+    {
+        const json_t *choices = json_object_get(o, "choices");
+        assert_int_equal(json_array_size(choices), 20);
+        for (size_t k = 0; k < 20; k++) {
+            const json_t *tokens = json_object_get(json_array_get(choices, k), "tokens");
+            assert_int_equal(json_array_size(tokens), 2);
+        }
+    }
+    json_decref(all);
+}
+
+static void ids_come_back(void **state)
+{
+    (void)state;
+    static const char *const ids[] = {"7", "-1.5", "\"seven\"", "[1, {\"a\": null}]", "true"};
+    char text[1000];
+    size_t used = 0;
+    for (size_t i = 0; i < 5; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "{\"id\": %s, \"tokens\": [1], \"n\": 1}\n", ids[i]);
+    snprintf(text + used, sizeof text - used, "{\"tokens\": [1], \"n\": 1}\n");
+    json_t *all = ctl_lines("complete", text, "");
+    assert_int_equal(json_array_size(all), 6);
+    for (size_t i = 0; i < 5; i++) {
+        json_t *want = json_loads(ids[i], JSON_DECODE_ANY, NULL);
+        assert_true(json_equal(json_object_get(json_array_get(all, i), "id"), want));
+        json_decref(want);
+    }
+    assert_true(json_is_null(json_object_get(json_array_get(all, 5), "id")));
+    json_decref(all);
+}
+
+/* A key means what its flag means, a seed of 64 bits too. */
+static void keys_as_flags(void **state)
+{
+    (void)state;
+    json_t *lines = ctl_lines("complete",
+                              "{\"tokens\": [5, 6], \"max_tokens\": 9, \"ignore_eos\": true, "
+                              "\"temperature\": 1, \"top_k\": 300, \"top_p\": 0.9, \"min_p\": "
+                              "0.001, \"seed\": \"18446744073709551614\"}\n",
+                              "");
+    json_t *flags = ctl_json("complete --tokens 5,6 -n 9 --ignore-eos --temperature 1 --top-k 300 "
+                             "--top-p 0.9 --min-p 0.001 --seed 18446744073709551614 --json");
+    const json_t *tokens = json_object_get(json_array_get(lines, 0), "tokens");
+    assert_int_equal(json_array_size(tokens), 9);
+    assert_true(json_equal(tokens, json_object_get(flags, "tokens")));
+    json_decref(lines), json_decref(flags);
+}
+
+/* Nothing on stdout, not even the end of a line. */
+static void a_refused_stream_prints_nothing(void **state)
+{
+    (void)state;
+    int status;
+    char *out = ctl(&status, "complete --tokens 1 -n 5000 2>/dev/null");
+    assert_int_equal(status, 1);
+    assert_string_equal(out, "");
+    free(out);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -182,7 +270,9 @@ static void refusals(void **state)
     refuses("complete --tokens -1,5", 1, "vocabulary");
     refuses("complete --tokens 1,2 -n 5000", 1, "length of 256");
     refuses("complete --tokens-file /nonexistent", 1, "/nonexistent");
-    refuses("score --tokens 1", 1, "");
+    refuses("complete --tokens 1,2 --top-p 1.0000001", 1, "1.00000012");
+    refuses("score --tokens 1", 1, "at least 2");
+    refuses("score --tokens 1,2 --choices 3", 2, "choices");
     refuses("status --bogus", 2, "bogus");
     refuses("bogus", 2, "bogus");
     int status;
@@ -202,13 +292,18 @@ static void bad_lines(void **state)
                  {"{\"tokens\": [1], \"n\": \"5\"}\n", "\"n\""},
                  {"{\"n\": 5}\n", "prompt"},
                  {"{\"tokens\": [1]\n", "1:"},
+                 {"{\"tokens\": [1], \"n\": 5, \"max_tokens\": 5}\n", "max_tokens"},
+                 {"{\"tokens\": [1], \"seed\": \"18446744073709551615\"}\n", "seed"},
                  {"[1]\n", "object"}};
+    char arguments[700];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char arguments[700];
         snprintf(arguments, sizeof arguments, "complete --jsonl %s",
                  write_file("bad.jsonl", cases[i].line, strlen(cases[i].line)));
         refuses(arguments, 1, cases[i].word);
     }
+    snprintf(arguments, sizeof arguments, "score --jsonl %s",
+             write_file("bad.jsonl", "{\"tokens\": [1, 2], \"choices\": 2}\n", 33));
+    refuses(arguments, 1, "choices");
 }
 
 static void status_figures(void **state)
@@ -245,10 +340,18 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(complete_json),  cmocka_unit_test(sources_agree),
-        cmocka_unit_test(seeds),          cmocka_unit_test(choices_fork),
-        cmocka_unit_test(score_json),     cmocka_unit_test(jsonl_in_order),
-        cmocka_unit_test(refusals),       cmocka_unit_test(bad_lines),
+        cmocka_unit_test(complete_json),
+        cmocka_unit_test(sources_agree),
+        cmocka_unit_test(seeds),
+        cmocka_unit_test(choices_fork),
+        cmocka_unit_test(score_json),
+        cmocka_unit_test(jsonl_in_order),
+        cmocka_unit_test(choices_of_all_lines),
+        cmocka_unit_test(ids_come_back),
+        cmocka_unit_test(keys_as_flags),
+        cmocka_unit_test(a_refused_stream_prints_nothing),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(bad_lines),
         cmocka_unit_test(status_figures),
     };
     return cmocka_run_group_tests_name("llmctl", tests, start, stop);

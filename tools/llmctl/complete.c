@@ -16,7 +16,8 @@ static bool lines_need_text(const json_t *lines)
     return false;
 }
 
-static size_t lines_finals(const json_t *lines)
+/* Finals that all lines bring together; a line without choices has the flag's. */
+static size_t lines_finals(const struct generate_options *o, const json_t *lines)
 {
     size_t i, n = 0;
     json_t *line;
@@ -25,7 +26,7 @@ static size_t lines_finals(const json_t *lines)
         const json_t *choices = json_object_get(line, "choices");
         n += json_is_integer(choices) && json_integer_value(choices) > 0
                  ? (size_t)json_integer_value(choices)
-                 : 1;
+                 : o->request.choices;
     }
     return n;
 }
@@ -82,7 +83,9 @@ static int stream(struct llm_client *c, struct llm_tokenizer *t, const struct ge
     long n = llm_detokenize_flush(p.d, rest, sizeof rest);
     if (n > 0)
         fwrite(rest, 1, (size_t)n, stdout);
-    putchar('\n');
+    const struct ctl_choice *only = job->choices;
+    if (o->echo || (only && (only->n || only->status >= 0)))
+        putchar('\n'); /* a refused request has no line to end */
     llm_detokenizer_close(p.d);
     if (fflush(stdout) || p.lost)
         return ctl_error("cannot write to standard output");
@@ -128,7 +131,7 @@ static int run(int argc, char **argv, uint32_t op)
     if (o.jsonl && (rc = generate_lines(&o, &lines)))
         return rc;
     rc = 1;
-    c = ctl_connect(lines ? lines_finals(lines) : o.request.choices, o.spin_us);
+    c = ctl_connect(lines ? lines_finals(&o, lines) : o.request.choices, o.spin_us);
     if (!c)
         goto out;
     bool needs = generate_needs_tokenizer(&o) || (lines && lines_need_text(lines));

@@ -176,6 +176,8 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         o->text = argv[optind++];
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\" (quote a text of several words)", argv[optind]);
+    if (op == LLM_OP_SCORE && o->request.choices != 1)
+        return ctl_usage("a score has no --choices");
     return one_source(o);
 }
 

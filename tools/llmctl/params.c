@@ -1,6 +1,7 @@
 /* params.c - a request's parameters, from flags and from JSON. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,26 @@ static int json_uint(const json_t *line, const char *where, const char *key, uin
     return 0;
 }
 
+/* A seed takes 64 bits, a JSON integer here 63: a larger one comes as a string of digits. */
+static int json_seed(const json_t *line, const char *where, uint64_t *out)
+{
+    const json_t *v = json_object_get(line, "seed");
+    if (!json_is_string(v))
+        return json_uint(line, where, "seed", INT64_MAX, out);
+    char what[200];
+    snprintf(what, sizeof what, "%.160s: \"seed\"", where);
+    return ctl_parse_uint(what, json_string_value(v), 0, LLM_SEED_RANDOM - 1, out) ? 1 : 0;
+}
+
+/* `n` has the name of each of its flags. */
+static int json_max_tokens(const json_t *line, const char *where, uint64_t *out)
+{
+    if (json_object_get(line, "n") && json_object_get(line, "max_tokens"))
+        return ctl_error("%s: \"n\" and \"max_tokens\" mean the same: give one", where);
+    int rc = json_uint(line, where, "n", UINT32_MAX, out);
+    return rc ? rc : json_uint(line, where, "max_tokens", UINT32_MAX, out);
+}
+
 static int json_float(const json_t *line, const char *where, const char *key, float *out)
 {
     const json_t *v = json_object_get(line, key);
@@ -66,9 +87,9 @@ static int json_flag(const json_t *line, const char *where, const char *key, uin
 
 static int check_keys(const json_t *line, const char *where)
 {
-    static const char *const known[] = {"id",      "tokens",      "prompt",   "n",
-                                        "choices", "temperature", "top_k",    "top_p",
-                                        "min_p",   "ignore_eos",  "logprobs", "seed"};
+    static const char *const known[] = {"id",          "tokens", "prompt",    "n",     "choices",
+                                        "temperature", "top_k",  "top_p",     "min_p", "ignore_eos",
+                                        "logprobs",    "seed",   "max_tokens"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)line, key, value)
@@ -88,10 +109,10 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
     if (!json_is_object(line))
         return ctl_error("%s: not a JSON object", where);
     int rc = check_keys(line, where);
-    rc = rc ? rc : json_uint(line, where, "n", UINT32_MAX, &n);
+    rc = rc ? rc : json_max_tokens(line, where, &n);
     rc = rc ? rc : json_uint(line, where, "choices", LLM_CHOICES_MAX, &choices);
     rc = rc ? rc : json_uint(line, where, "top_k", UINT32_MAX, &top_k);
-    rc = rc ? rc : json_uint(line, where, "seed", INT64_MAX, &seed);
+    rc = rc ? rc : json_seed(line, where, &seed);
     rc = rc ? rc : json_float(line, where, "temperature", &r->temperature);
     rc = rc ? rc : json_float(line, where, "top_p", &r->top_p);
     rc = rc ? rc : json_float(line, where, "min_p", &r->min_p);
@@ -101,6 +122,8 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
         return rc;
     if (!choices)
         return ctl_error("%s: \"choices\" must be at least 1", where);
+    if (r->op == LLM_OP_SCORE && choices != 1)
+        return ctl_error("%s: a score has no \"choices\"", where);
     r->max_tokens = (uint32_t)n;
     r->choices = (uint32_t)choices;
     r->top_k = (uint32_t)top_k;

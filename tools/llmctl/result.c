@@ -167,8 +167,7 @@ static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_ch
 json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t)
 {
     json_t *o = json_object();
-    if (job->id)
-        json_object_set(o, "id", job->id);
+    json_object_set_new(o, "id", job->id ? json_incref(job->id) : json_null());
     json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)job->prompt.n));
     set_choice(o, job, &job->choices[0], t);
     if (job->n_choices > 1) {
