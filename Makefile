@@ -23,6 +23,7 @@ CLIENT_SRC := $(wildcard client/*.c client/text/*.c)
 GPU_SRC    := $(wildcard gpu/*.c gpu/cpu/*.c)
 APP_SRC    := $(wildcard appliance/*.c appliance/model/*.c)
 CTL_SRC    := $(wildcard tools/llmctl/*.c)
+MODEL_SRC  := $(wildcard appliance/model/*.c)
 SUPPORT_SRC:= $(wildcard tests/support/*.c)
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/e2e/test_*.c tests/fault/test_*.c)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
@@ -35,6 +36,7 @@ CLIENT_O := $(call obj,$(CLIENT_SRC))
 GPU_O := $(call obj,$(GPU_SRC))
 APP_O := $(call obj,$(APP_SRC))
 CTL_O := $(call obj,$(CTL_SRC))
+MODEL_O := $(call obj,$(MODEL_SRC))
 SUPPORT_O := $(call obj,$(SUPPORT_SRC))
 EXAMPLES := $(patsubst %.c,$(B)/%,$(wildcard client/examples/*.c))
 TESTS := $(patsubst %.c,$(B)/%,$(TEST_SRC))
@@ -122,9 +124,10 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 	    -o $@ $(filter %.o,$^) $(CLIENT_LIBS)
 	@ln -sf libllmclient.so $(B)/libllmclient.so.$(SO_MAJOR)
 
-$(B)/llmctl: $(CTL_O) $(B)/obj/client.a
+# the readers of model files are there for what needs no engine
+$(B)/llmctl: $(CTL_O) $(MODEL_O) $(B)/obj/client.a
 	@echo '  LINK $@'
-	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -ljansson -ledit -lm
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -luring -lxxhash -ljansson -ledit -lm
 
 # as a program outside the tree is built
 $(B)/client/examples/%: client/examples/%.c $(B)/libllmclient.a

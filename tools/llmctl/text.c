@@ -1,19 +1,23 @@
-/* text.c - `tokenize` and `detokenize` over the vocabulary of a running engine. */
+/* text.c - `tokenize` and `detokenize`: over the vocabulary of a running engine, or of a model
+ * file, which needs no more than a vocabulary then. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../appliance/model/model.h"
 #include "llmctl.h"
 
 struct text_options {
+    const char *model; /* NULL: ask the engine */
     const char *file, *text, *tokens, *tokens_file;
     unsigned tokenize; /* enum llm_tokenize_flags */
     bool json, hide_special;
 };
 
 enum {
-    O_PROMPT_FILE = 256,
+    O_MODEL = 256,
+    O_PROMPT_FILE,
     O_TOKENS,
     O_TOKENS_FILE,
     O_ADD_SPECIAL,
@@ -22,7 +26,8 @@ enum {
     O_JSON
 };
 
-static const struct option options[] = {{"prompt-file", required_argument, NULL, O_PROMPT_FILE},
+static const struct option options[] = {{"model", required_argument, NULL, O_MODEL},
+                                        {"prompt-file", required_argument, NULL, O_PROMPT_FILE},
                                         {"tokens", required_argument, NULL, O_TOKENS},
                                         {"tokens-file", required_argument, NULL, O_TOKENS_FILE},
                                         {"add-special", no_argument, NULL, O_ADD_SPECIAL},
@@ -32,21 +37,29 @@ static const struct option options[] = {{"prompt-file", required_argument, NULL,
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
+static const char model_help[] =
+    "  --model FILE          the vocabulary of a GGUF file; no engine is asked\n";
+
 static void help(bool to_tokens)
 {
     if (to_tokens)
         printf(
             "usage: llmctl [-i INSTANCE] tokenize TEXT | --prompt-file FILE [OPTION...]\n\n"
+            "%s"
             "  --prompt-file FILE    the exact bytes of a file (- is standard input)\n"
             "  --add-special         add what the model puts around a text (bos, eos), if it does\n"
             "  --no-special-parse    spellings of special tokens stay plain text\n"
-            "  --json                a JSON array of ids\n");
+            "  --json                a JSON array of ids\n",
+            model_help);
     else
         printf("usage: llmctl [-i INSTANCE] detokenize --tokens 1,2,3 | --tokens-file FILE "
                "[OPTION...]\n\n"
+               "%s"
+               "  --tokens 1,2,3        token ids\n"
                "  --tokens-file FILE    a JSON array of ids, or raw little-endian int32 (.bin)\n"
                "  --hide-special        leave control tokens out\n"
-               "  --json                the text as a JSON string\n");
+               "  --json                the text as a JSON string\n",
+               model_help);
 }
 
 /* 0, an exit status, or -1 after --help */
@@ -56,6 +69,9 @@ static int parse(int argc, char **argv, bool to_tokens, struct text_options *o)
     int c;
     while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1)
         switch (c) {
+        case O_MODEL:
+            o->model = optarg;
+            break;
         case O_PROMPT_FILE:
             o->file = optarg;
             break;
@@ -94,8 +110,30 @@ static int parse(int argc, char **argv, bool to_tokens, struct text_options *o)
     return 0;
 }
 
-static int open_tokenizer(struct llm_tokenizer **t)
+/* The reader's sentences name the file. */
+static int open_from_file(struct llm_tokenizer **t, const char *path)
 {
+    struct fail f = {0};
+    struct model *m = NULL;
+    void *image = NULL;
+    size_t bytes;
+    char why[256];
+    int rc = model_open_vocab(&m, path, &f);
+    if (!rc)
+        rc = model_vocab_image(m, &image, &bytes, &f);
+    if (rc < 0)
+        ctl_error("%s", f.text);
+    else if ((rc = llm_tokenizer_open_image(t, image, bytes, why, sizeof why)) < 0)
+        ctl_error("%s: %s", path, why);
+    free(image);
+    model_close(m);
+    return rc < 0;
+}
+
+static int open_tokenizer(struct llm_tokenizer **t, const struct text_options *o)
+{
+    if (o->model)
+        return open_from_file(t, o->model);
     struct llm_client *c = ctl_connect(1, 0);
     if (!c)
         return 1;
@@ -128,7 +166,7 @@ int cmd_tokenize(int argc, char **argv)
     struct ctl_tokens tokens = {NULL, 0};
     size_t bytes = o.text ? strlen(o.text) : 0;
     char *data = o.file ? ctl_read_file(o.file, &bytes) : NULL;
-    rc = o.file && !data ? 1 : open_tokenizer(&t);
+    rc = o.file && !data ? 1 : open_tokenizer(&t, &o);
     rc = rc ? rc : ctl_tokens_from_prompt(t, data ? data : o.text, bytes, o.tokenize, &tokens);
     rc = rc ? rc : print_tokens(&tokens, o.json);
     free(tokens.ids);
@@ -175,7 +213,7 @@ int cmd_detokenize(int argc, char **argv)
     struct ctl_tokens tokens = {NULL, 0};
     rc = o.tokens ? ctl_tokens_from_text(o.tokens, &tokens)
                   : ctl_tokens_from_file(o.tokens_file, &tokens);
-    rc = rc ? rc : open_tokenizer(&t);
+    rc = rc ? rc : open_tokenizer(&t, &o);
     rc = rc ? rc : check_range(t, &tokens);
     rc = rc ? rc : print_text(t, &tokens, &o);
     free(tokens.ids);
