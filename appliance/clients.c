@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
@@ -232,6 +233,13 @@ int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
 
 /* ---- the way in ---- */
 
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Tokens are copied for what carries a prompt, and only up to what fits: the core refuses a longer
  * one by its stated length. */
 static bool wants_tokens(const struct clients *cs, const struct llm_sqe *copy)
@@ -241,7 +249,7 @@ static bool wants_tokens(const struct clients *cs, const struct llm_sqe *copy)
 }
 
 /* Hands the pending entry to the core. 1: done; 0: the core has no room now; or LLM_EPROTO. */
-static int submit_pending(struct clients *cs, uint32_t slot, uint64_t now_ns, const char **why)
+static int submit_pending(struct clients *cs, uint32_t slot, const char **why)
 {
     struct client *c = &cs->slots[slot];
     if (!engine_can_take_from(cs->engine, slot, &c->pending))
@@ -254,12 +262,12 @@ static int submit_pending(struct clients *cs, uint32_t slot, uint64_t now_ns, co
     if (rc < 0)
         return rc;
     c->has_pending = false;
-    engine_submit(cs->engine, slot, &c->pending, now_ns);
+    engine_submit(cs->engine, slot, &c->pending, c->arrival_ns);
     return 1;
 }
 
 /* Takes up to SWEEP_MAX entries. Returns how many moved on, or LLM_EPROTO. */
-static int take_entries(struct clients *cs, uint32_t slot, uint64_t now_ns, const char **why)
+static int take_entries(struct clients *cs, uint32_t slot, const char **why)
 {
     struct client *c = &cs->slots[slot];
     int n = ring_sweep(&c->ring, why), moved = 0;
@@ -269,8 +277,9 @@ static int take_entries(struct clients *cs, uint32_t slot, uint64_t now_ns, cons
             if (rc < 0)
                 return rc;
             c->has_pending = true;
+            c->arrival_ns = clock_ns(); /* not the round's: clients may come in, in between */
         }
-        int rc = submit_pending(cs, slot, now_ns, why);
+        int rc = submit_pending(cs, slot, why);
         if (rc < 0)
             return rc;
         if (!rc)
@@ -280,11 +289,11 @@ static int take_entries(struct clients *cs, uint32_t slot, uint64_t now_ns, cons
     return n < 0 ? n : moved;
 }
 
-static bool sweep_one(struct clients *cs, uint32_t slot, uint64_t now_ns)
+static bool sweep_one(struct clients *cs, uint32_t slot)
 {
     struct client *c = &cs->slots[slot];
     const char *why = "it broke the protocol";
-    int moved = take_entries(cs, slot, now_ns, &why);
+    int moved = take_entries(cs, slot, &why);
     if (moved < 0) {
         clients_evict(cs, slot, moved, why);
         return true;
@@ -296,7 +305,7 @@ static bool sweep_one(struct clients *cs, uint32_t slot, uint64_t now_ns)
     return moved > 0;
 }
 
-bool clients_sweep(struct clients *cs, uint64_t now_ns)
+bool clients_sweep(struct clients *cs)
 {
     bool moved = false;
     if (!cs->n_live)
@@ -305,7 +314,7 @@ bool clients_sweep(struct clients *cs, uint64_t now_ns)
     for (uint32_t i = 0; i < cs->high; i++) {
         uint32_t slot = first + i < cs->high ? first + i : first + i - cs->high;
         if (cs->slots[slot].state == CLIENT_LIVE)
-            moved |= sweep_one(cs, slot, now_ns);
+            moved |= sweep_one(cs, slot);
     }
     return moved;
 }

@@ -55,6 +55,7 @@ struct client {
     int bell;            /* our end: written to, never read */
     struct ring_engine ring;
     struct llm_sqe pending; /* taken, waiting for the core to have room */
+    uint64_t arrival_ns;    /* when pending was taken */
     struct segment up, down;
     char name[64];
 };
@@ -97,7 +98,7 @@ int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
 
 /* Takes what was submitted to the core and offers what is held, for every client. True if anything
  * moved. Clients that broke the protocol are evicted on the way. */
-bool clients_sweep(struct clients *cs, uint64_t now_ns);
+bool clients_sweep(struct clients *cs);
 
 /* Publishes what was put, E2, and lists in `wake` those who sleep. */
 void clients_publish(struct clients *cs);

@@ -269,7 +269,7 @@ static int step(struct loop *l)
 static bool work_round(struct loop *l)
 {
     take_events(l);
-    bool worked = clients_sweep(l->c.clients, l->now_ns);
+    bool worked = clients_sweep(l->c.clients);
     if (engine_has_work(l->c.engine)) {
         step(l);
         worked = true;
@@ -327,7 +327,7 @@ static void drain(struct loop *l)
 {
     l->draining = true;
     set_state(l, LLM_STATE_DRAINING);
-    clients_sweep(l->c.clients, l->now_ns);
+    clients_sweep(l->c.clients);
     engine_shutdown(l->c.engine);
     uint64_t end = l->now_ns + DRAIN_NS;
     work_round(l);

@@ -58,7 +58,6 @@ struct world {
     struct llm_pulse *pulse;
     struct side side[CLIENTS];
     uint32_t start; /* of the cursors */
-    uint64_t now_ns;
     bool gpu_failed;
     /* the honest client: one request at a time */
     struct ring_client ring;
@@ -231,7 +230,7 @@ static void sweep(struct world *w)
         for (uint32_t k = 0; live(w, i) && k < SQ; k++)
             entry[i][k] = entry_at(w, i, head[i] + k);
     }
-    clients_sweep(&w->cs, ++w->now_ns);
+    clients_sweep(&w->cs);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         uint32_t taken = w->cs.slots[i].ring.sq_head - head[i];
         DEMAND(taken <= SQ);

@@ -177,7 +177,7 @@ static void take(struct peer *p)
 
 static void sweep(void)
 {
-    clients_sweep(&rig.clients, 1);
+    clients_sweep(&rig.clients);
     clients_publish(&rig.clients);
 }
 
@@ -207,7 +207,7 @@ static void more_than_the_core_knows_wait_in_the_ring(void **state)
     sweep();
     sweep(); /* a sweep takes 64 of a client at most */
     assert_true(sequences() > MAX_REQUESTS / 2 && sequences() <= MAX_REQUESTS);
-    assert_false(clients_sweep(&rig.clients, 1)); /* nothing moves: the loop may sleep */
+    assert_false(clients_sweep(&rig.clients)); /* nothing moves: the loop may sleep */
     assert_false(clients_rescan(&rig.clients));
     for (int i = 0; i < 2000 && a.finals + b.finals < 200; i++) {
         step();
@@ -221,6 +221,38 @@ static void more_than_the_core_knows_wait_in_the_ring(void **state)
     assert_int_equal(b.tokens, 200);
     part(&a);
     part(&b);
+}
+
+/* A request arrives after it was submitted, and not only when the core finds room for it. */
+static void arrival_is_when_the_entry_was_taken(void **state)
+{
+    (void)state;
+    struct peer p = join();
+    uint64_t start = test_now_ns(), seen[MAX_REQUESTS + 16] = {0};
+    for (int i = 0; i < MAX_REQUESTS + 10; i++)
+        request(&p, LLM_OP_GENERATE, 1, 2);
+    sweep();
+    sweep();
+    uint32_t known = sequences();
+    assert_true(known < MAX_REQUESTS + 10);
+    uint64_t swept = test_now_ns();
+    for (int i = 0; i < 2000 && p.finals < MAX_REQUESTS + 10; i++) {
+        struct llm_cqe c;
+        struct llm_result r;
+        step();
+        while (ring_poll(&p.ring, &c, &r)) {
+            if (c.type != LLM_CQE_DONE)
+                continue;
+            p.finals++;
+            seen[c.user_data] = r.t_arrival;
+        }
+        ring_drained(&p.ring);
+    }
+    assert_int_equal(p.finals, MAX_REQUESTS + 10);
+    for (uint32_t i = 1; i <= known + 1; i++) /* one more was taken, and waited */
+        assert_true(seen[i] >= start && seen[i] <= swept);
+    assert_true(seen[known + 2] > swept);
+    part(&p);
 }
 
 static void a_hoarder_does_not_shut_others_out(void **state)
@@ -379,7 +411,7 @@ static void sleepers_are_listed_for_waking(void **state)
     assert_true(ring_wait_begin(&a.ring, LLM_WAIT_FUTEX, &expected));
     request(&a, LLM_OP_NOP, 1, 0);
     request(&b, LLM_OP_NOP, 1, 0);
-    clients_sweep(&rig.clients, 1);
+    clients_sweep(&rig.clients);
     clients_publish(&rig.clients);
     assert_int_equal(rig.clients.n_wake, 1);
     assert_int_equal(rig.clients.wake[0], a.slot);
@@ -394,6 +426,7 @@ static void sleepers_are_listed_for_waking(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {SCENARIO(more_than_the_core_knows_wait_in_the_ring),
+                                       SCENARIO(arrival_is_when_the_entry_was_taken),
                                        SCENARIO(a_hoarder_does_not_shut_others_out),
                                        SCENARIO(others_pass_a_waiting_request),
                                        SCENARIO(who_leaves_gives_everything_back),
