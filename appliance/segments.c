@@ -13,6 +13,10 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22 /* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
+#endif
 
 static int open_memfd(const char *name)
 {
@@ -32,21 +36,26 @@ static int give_up(struct segment *s, const char *what, const char *name, int rc
                 strerror(-rc));
 }
 
-static int allocate(struct segment *s, const char *name, size_t bytes, struct fail *f)
+/* A segment of that size, the pages of its first `ready` bytes there. */
+static int allocate(struct segment *s, const char *name, size_t bytes, size_t ready, struct fail *f)
 {
     *s = (struct segment){.fd = open_memfd(name), .bytes = bytes};
     if (s->fd < 0)
         return give_up(s, "create", name, s->fd, f);
-    int rc = posix_fallocate(s->fd, 0, (off_t)bytes);
+    int rc = ftruncate(s->fd, (off_t)bytes) < 0 ? errno : 0;
+    if (!rc)
+        rc = posix_fallocate(s->fd, 0, (off_t)ready);
     return rc ? give_up(s, "allocate", name, -rc, f) : 0;
 }
 
-static int map(struct segment *s, const char *name, int protection, struct fail *f)
+static int map(struct segment *s, const char *name, int protection, size_t ready, struct fail *f)
 {
-    void *at = mmap(NULL, s->bytes, protection, MAP_SHARED | MAP_POPULATE, s->fd, 0);
+    void *at = mmap(NULL, s->bytes, protection, MAP_SHARED, s->fd, 0);
     if (at == MAP_FAILED)
         return give_up(s, "map", name, -errno, f);
     s->map = at;
+    /* without it (kernels before 5.14) the first accesses take a fault each */
+    madvise(at, ready, protection & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     return 0;
 }
 
@@ -58,24 +67,25 @@ static int seal(struct segment *s, const char *name, int more, struct fail *f)
 
 int segment_from_client(struct segment *s, const char *name, size_t bytes, struct fail *f)
 {
-    int rc = allocate(s, name, bytes, f);
+    size_t ready = bytes < SEGMENT_READY ? bytes : (size_t)SEGMENT_READY;
+    int rc = allocate(s, name, bytes, ready, f);
     if (!rc)
-        rc = map(s, name, PROT_READ, f);
+        rc = map(s, name, PROT_READ, ready, f);
     return rc ? rc : seal(s, name, 0, f);
 }
 
 int segment_to_client(struct segment *s, const char *name, size_t bytes, struct fail *f)
 {
-    int rc = allocate(s, name, bytes, f);
+    int rc = allocate(s, name, bytes, bytes, f);
     if (!rc)
-        rc = map(s, name, PROT_READ | PROT_WRITE, f);
+        rc = map(s, name, PROT_READ | PROT_WRITE, bytes, f);
     return rc ? rc : seal(s, name, F_SEAL_FUTURE_WRITE, f);
 }
 
 int segment_frozen(struct segment *s, const char *name, const void *image, size_t bytes,
                    struct fail *f)
 {
-    int rc = allocate(s, name, bytes, f);
+    int rc = allocate(s, name, bytes, bytes, f);
     if (rc)
         return rc;
     for (size_t done = 0; done < bytes;) {

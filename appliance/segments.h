@@ -7,8 +7,10 @@
  *   vocabulary   -             read                SHRINK GROW SEAL WRITE
  *
  * Invariants
- *   1. Every page exists when the segment is handed out (posix_fallocate), so no store faults for
- *      lack of memory later.
+ *   1. Every page that the engine writes exists when the segment is handed out (posix_fallocate),
+ * so no store of ours faults for lack of memory later. Of `up` only the first SEGMENT_READY bytes
+ *      do: what lies behind comes into being when the client touches it, on its time and account. A
+ *      large arena must not hold up the steps of others, and a hole reads as zeros.
  *   2. The size never changes: neither side can be made to read past the end.
  *   3. FUTURE_WRITE is set after the engine's own writable mapping and before anyone else can see
  *      the descriptor.
@@ -21,6 +23,8 @@
 #include <stddef.h>
 
 #include "../gpu/fail.h"
+
+enum { SEGMENT_READY = 256 << 10 };
 
 struct segment {
     int fd;    /* -1: closed */

@@ -120,6 +120,34 @@ static void up_is_written_by_the_client_alone(void **state)
     segment_free(&s);
 }
 
+/* What a client asks for costs the engine nothing before it is used, and reads as zeros. */
+static void a_large_up_is_made_by_its_client(void **state)
+{
+    (void)state;
+    enum { LARGE = 16 << 20 };
+    struct segment s;
+    struct fail f = {0};
+    struct stat st;
+    assert_int_equal(segment_from_client(&s, "test-up", LARGE, &f), 0);
+    assert_int_equal(fstat(s.fd, &st), 0);
+    assert_int_equal(st.st_size, LARGE);
+    assert_true(st.st_blocks * 512 >= SEGMENT_READY);
+    assert_true(st.st_blocks * 512 <= LARGE / 2); /* also where shared memory has huge pages */
+    assert_int_equal(((char *)s.map)[LARGE - 1], 0);
+    char *theirs = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0);
+    assert_ptr_not_equal(theirs, MAP_FAILED);
+    theirs[LARGE - 1] = theirs[LARGE / 2] = 'x';
+    assert_int_equal(((char *)s.map)[LARGE - 1], 'x');
+    assert_int_equal(((char *)s.map)[LARGE / 2], 'x');
+    munmap(theirs, LARGE);
+    segment_free(&s);
+
+    assert_int_equal(segment_to_client(&s, "test-down", LARGE, &f), 0);
+    assert_int_equal(fstat(s.fd, &st), 0);
+    assert_true(st.st_blocks * 512 >= LARGE); /* the engine writes it */
+    segment_free(&s);
+}
+
 static void frozen_never_changes(void **state)
 {
     (void)state;
@@ -169,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(down_is_written_by_the_engine_alone),
                                        cmocka_unit_test(up_is_written_by_the_client_alone),
+                                       cmocka_unit_test(a_large_up_is_made_by_its_client),
                                        cmocka_unit_test(frozen_never_changes),
                                        cmocka_unit_test(frees_and_refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
