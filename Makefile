@@ -52,9 +52,11 @@ include etc/install.mk
 
 .PHONY: all help deps run check check-all test-build fuzz bench clean format
 .DEFAULT_GOAL := all
+# as many compilers as CPUs, unless the caller says how many
+PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 all: deps ## build everything into build/
-	@$(MAKE) --no-print-directory $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
+	@$(MAKE) --no-print-directory $(PARALLEL) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
 
 help: ## this list
 	@echo 'make [TARGET] [B=build-folder] [CC=gcc|clang] [SAN=address,undefined|thread] [GOLDEN=folder]'
