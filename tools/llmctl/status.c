@@ -203,7 +203,7 @@ int cmd_status(int argc, char **argv)
         }
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\"", argv[optind]);
-    struct llm_board *board = calloc(1, sizeof *board);
+    struct llm_board *board = aligned_alloc(_Alignof(struct llm_board), sizeof *board);
     if (!board)
         return ctl_error("out of memory");
     int rc = read_board(board);
