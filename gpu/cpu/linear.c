@@ -217,15 +217,35 @@ static void put_row(const struct linear *l, uint8_t *panel, uint32_t r, const ui
         put_block(format, panel + (size_t)b * l->block_bytes, r, raw + (size_t)b * raw_bytes);
 }
 
+/* `rows`: the checkpoint's rows of this panel, one after the other. */
+static void pack_panel(const struct linear *l, uint32_t p, const uint8_t *rows)
+{
+    uint8_t *panel = l->panels_at + p * l->panel_bytes;
+    size_t row_bytes = (size_t)gpu_row_bytes(l->type, l->k);
+    memset(panel, 0, l->panel_bytes);
+    for (uint32_t r = 0; r < PANEL && p * PANEL + r < l->n; r++)
+        put_row(l, panel, r, rows + r * row_bytes);
+}
+
 void linear_pack(struct linear *l, const void *raw, uint32_t p0, uint32_t p1)
 {
     assert(p1 <= l->panels && (uintptr_t)l->panels_at % 64 == 0);
-    size_t row_bytes = (size_t)gpu_row_bytes(l->type, l->k);
+    size_t rows_bytes = (size_t)gpu_row_bytes(l->type, l->k) * PANEL;
+    for (uint32_t p = p0; p < p1; p++)
+        pack_panel(l, p, (const uint8_t *)raw + p * rows_bytes);
+}
+
+bool linear_in_place(const struct linear *l)
+{
+    return gpu_row_bytes(l->type, l->k) * PANEL == l->panel_bytes;
+}
+
+void linear_pack_in_place(struct linear *l, uint32_t p0, uint32_t p1, void *scratch)
+{
+    assert(p1 <= l->panels && linear_in_place(l));
     for (uint32_t p = p0; p < p1; p++) {
-        uint8_t *panel = l->panels_at + p * l->panel_bytes;
-        memset(panel, 0, l->panel_bytes);
-        for (uint32_t r = 0; r < PANEL && p * PANEL + r < l->n; r++)
-            put_row(l, panel, r, (const uint8_t *)raw + (size_t)(p * PANEL + r) * row_bytes);
+        memcpy(scratch, l->panels_at + p * l->panel_bytes, l->panel_bytes);
+        pack_panel(l, p, scratch);
     }
 }
 

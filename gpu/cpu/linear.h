@@ -78,6 +78,13 @@ void linear_shape(struct linear *l, enum gpu_type type, uint32_t k, uint32_t n, 
 /* Packs panels p0 .. p1 - 1 from the checkpoint's rows: raw (n, k), as tensor.h lays blocks out. */
 void linear_pack(struct linear *l, const void *raw, uint32_t p0, uint32_t p1);
 
+/* Whether 16 of the checkpoint's rows take exactly a panel's bytes, so that the raw bytes may be
+ * read to panels_at and packed there: always but for F32, F16, BF16 with k that is no multiple
+ * of 32. */
+bool linear_in_place(const struct linear *l);
+/* Packs panels p0 .. p1 - 1 where their raw rows lie. `scratch`: panel_bytes, the thread's own. */
+void linear_pack_in_place(struct linear *l, uint32_t p0, uint32_t p1, void *scratch);
+
 /* Row `row` of the matrix dequantized, out (k) f32: the embedding of a token. */
 void linear_row(const struct linear *l, uint32_t row, float *out);
 

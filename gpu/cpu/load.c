@@ -1,9 +1,8 @@
 /* load.c - from a model's tensors to packed weights.
  *
  * Owns the weights' one mapping: every matrix in panels, every vector as f32. The list of weights
- * is made once and walked three times: check (shapes, types, sizes), place (addresses), fetch.
- * Bytes come through a staging buffer of two halves, each as large as the largest tensor, freed at
- * the end. A tied output is the embedding's panels: they serve products and look-ups alike.
+ * is made once and walked three times: check (shapes, types, sizes), place (addresses), fetch
+ * (fetch.c). A tied output is the embedding's panels: they serve products and look-ups alike.
  */
 #include "backend.h"
 
@@ -12,26 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "load.h"
 #include "memory.h"
 #include "nodes.h"
 
 /* Larger numbers are somebody's mistake; with these no size below overflows 64 bits. */
 enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 24, LAYERS_MAX = 4096, HEAD_DIM_MAX = 256 };
-
-/* A tensor and where it goes: exactly one of matrix and vector is not NULL. */
-struct weight {
-    const struct gpu_tensor *tensor;
-    struct linear *matrix; /* (n, k) */
-    float **vector;        /* (n) */
-    uint32_t k, n;
-    bool optional;
-    const char *role;
-};
-
-struct weight_list {
-    struct weight *at;
-    uint32_t n;
-};
 
 /* ---- what there is ---- */
 
@@ -210,97 +195,6 @@ static int place_weights(struct gpu *g, const struct weight_list *list, struct f
     return 0;
 }
 
-/* ---- fetch ---- */
-
-enum { PACK_PANELS = 4 }; /* that a thread takes at a time */
-
-/* Reading and packing go on at the same time: while thread 0 fetches the next tensor into one half
- * of the staging memory, the others pack the last one out of the other half; then thread 0 helps.
- *
- *     thread 0   fetch 0 | fetch 1, pack 0 | fetch 2, pack 1 | ... | pack n - 1
- *     others             | pack 0          | pack 1          | ... | pack n - 1
- */
-struct fetching {
-    const struct gpu_source *source;
-    const struct weight *next, *last; /* to fetch and to pack, or NULL */
-    uint8_t *next_raw, *last_raw;     /* their halves */
-    _Atomic uint32_t panel;           /* of `last`: the first that nobody has taken */
-    int error;
-    struct fail *f;
-};
-
-static int fetch_weight(const struct fetching *x, const struct weight *w, uint8_t *raw)
-{
-    int error = x->source->fetch(x->source->context, w->tensor, raw, x->f);
-    if (error)
-        return fail(x->f, error, "%s: its bytes could not be read (%d)", w->tensor->name, error);
-    if (w->vector)
-        linear_dequantize(w->tensor->type, raw, w->n, *w->vector);
-    return 0;
-}
-
-static void pack_panels(struct fetching *x)
-{
-    struct linear *l = x->last->matrix;
-    for (;;) {
-        /* relaxed: the threads meet in the job's barrier */
-        uint32_t p = atomic_fetch_add_explicit(&x->panel, PACK_PANELS, memory_order_relaxed);
-        if (p >= l->panels)
-            return;
-        linear_pack(l, x->last_raw, p, p + PACK_PANELS < l->panels ? p + PACK_PANELS : l->panels);
-    }
-}
-
-static void fetch_job(void *context, unsigned thread, unsigned n_threads)
-{
-    struct fetching *x = context;
-    (void)n_threads;
-    if (thread == 0 && x->next)
-        x->error = fetch_weight(x, x->next, x->next_raw);
-    if (x->last && x->last->matrix)
-        pack_panels(x);
-}
-
-static const struct weight *next_weight(const struct weight_list *list, uint32_t *at)
-{
-    while (*at < list->n && !list->at[*at].tensor)
-        ++*at;
-    return *at < list->n ? &list->at[(*at)++] : NULL;
-}
-
-static int fetch_all(struct gpu *g, const struct weight_list *list, const struct gpu_source *source,
-                     uint8_t *staging, uint64_t half, struct fail *f)
-{
-    struct fetching x = {.source = source, .f = f};
-    uint32_t at = 0, turn = 0;
-    do {
-        x.last = x.next;
-        x.last_raw = x.next_raw;
-        x.next = next_weight(list, &at);
-        x.next_raw = staging + (turn++ % 2) * half;
-        x.panel = 0;
-        pool_run(g->threads, fetch_job, &x);
-    } while (x.next && !x.error);
-    return x.error;
-}
-
-static int fetch_weights(struct gpu *g, const struct weight_list *list,
-                         const struct gpu_source *source, struct fail *f)
-{
-    uint64_t largest = 1;
-    for (uint32_t i = 0; i < list->n; i++)
-        if (list->at[i].tensor && list->at[i].tensor->bytes > largest)
-            largest = list->at[i].tensor->bytes;
-    uint64_t half = (largest + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
-    uint8_t *staging = memory_map(2 * half);
-    if (!staging)
-        return memory_refused("tensors while they are read", 2 * half, f);
-    int error = fetch_all(g, list, source, staging, half, f);
-    memory_unmap(staging, 2 * half);
-    pool_rest(g->threads);
-    return error;
-}
-
 /* ---- load ---- */
 
 static void finish_load(struct gpu *g, const struct weight_list *list)
@@ -335,7 +229,7 @@ int cpu_load(struct gpu *g, const struct gpu_model *m, const struct gpu_source *
     if (!error)
         error = place_weights(g, &list, f);
     if (!error)
-        error = fetch_weights(g, &list, source, f);
+        error = cpu_fetch_weights(g, &list, source, f);
     if (error)
         cpu_unload(g);
     else

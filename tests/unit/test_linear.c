@@ -331,6 +331,34 @@ static void rows_come_back_from_panels(void **state)
     }
 }
 
+/* Read to where the panels lie and packed there, in any order: the same panels. */
+static void packs_in_place(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n, k;
+    } shapes[] = {{1, 32}, {16, 64}, {33, 96}, {130, 32}};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            struct weights w = make_weights(types[t], shapes[s].n, shapes[s].k, false, RANDOM);
+            struct linear there = w.l;
+            size_t raw_bytes = shapes[s].n * gpu_row_bytes(types[t], shapes[s].k);
+            assert_true(linear_in_place(&there));
+            there.panels_at = aligned(there.panels * there.panel_bytes);
+            void *scratch = aligned(there.panel_bytes);
+            memcpy(there.panels_at, w.raw, raw_bytes);
+            linear_pack_in_place(&there, there.panels / 2, there.panels, scratch);
+            linear_pack_in_place(&there, 0, there.panels / 2, scratch);
+            assert_memory_equal(there.panels_at, w.l.panels_at, there.panels * there.panel_bytes);
+            free(scratch);
+            free(there.panels_at);
+            free_weights(&w);
+        }
+    struct linear odd;
+    linear_shape(&odd, GPU_F16, 33, 16, false);
+    assert_false(linear_in_place(&odd));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +368,7 @@ int main(void)
         cmocka_unit_test(odd_inputs_give_the_same),
         cmocka_unit_test(dequantizes_as_the_reference),
         cmocka_unit_test(rows_come_back_from_panels),
+        cmocka_unit_test(packs_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

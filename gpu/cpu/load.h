@@ -1,0 +1,28 @@
+/* load.h - the list of weights that load.c makes and fetch.c walks.
+ */
+#ifndef LLMD_CPU_LOAD_H
+#define LLMD_CPU_LOAD_H
+
+#include "backend.h"
+
+/* A tensor and where it goes: exactly one of matrix and vector is not NULL. */
+struct weight {
+    const struct gpu_tensor *tensor; /* NULL: absent */
+    struct linear *matrix;           /* (n, k) */
+    float **vector;                  /* (n) */
+    uint32_t k, n;
+    bool optional;
+    const char *role;
+};
+
+struct weight_list {
+    struct weight *at;
+    uint32_t n;
+};
+
+/* Brings the bytes of every weight that is there to its place, packed. The places are mapped, zero,
+ * and nobody has touched them. */
+int cpu_fetch_weights(struct gpu *g, const struct weight_list *list,
+                      const struct gpu_source *source, struct fail *f);
+
+#endif
