@@ -3,8 +3,8 @@
  * KV pool layout, one layer, one block of 16 tokens, elements of f16 or f32; for each kv head:
  *     K  [head_dim][16]   keys side by side: one load gives element d of 8 keys
  *     V  [16][head_dim]
- * Block b of a layer lies at b * attn_block_bytes(). Keys past a sequence's end are never
- * multiplied into a result.
+ * Block b of a layer lies at b * block_stride: blocks of several layers may lie side by side. Keys
+ * past a sequence's end are never multiplied into a result.
  *
  * Numerics (design: pure logits). K and V are read only as stored, the current rows' own included.
  * Keys go in tiles of 16 (= a block) at absolute positions; ATTN_SPAN keys make a span, whose
@@ -27,6 +27,7 @@ struct attn_shape {
         head_dim; /* heads is a multiple of kv_heads; head_dim a multiple of 8, <= 256 */
     float scale;
     enum gpu_kv_type kv_type;
+    size_t block_stride; /* bytes, a multiple of 64; 0: attn_block_bytes(), a layer by itself */
 };
 
 /* Bytes of one block of one layer (K and V, all kv heads). A multiple of 64. */

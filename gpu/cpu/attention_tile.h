@@ -45,7 +45,8 @@ static inline size_t attn_tile_bytes(const struct attn_shape *s)
 /* Byte offset in the layer's pool of the K tile of a kv head; its V tile follows. */
 static inline size_t attn_tile_offset(const struct attn_shape *s, uint32_t block, uint32_t kv_head)
 {
-    return (size_t)block * attn_block_bytes(s) + (size_t)kv_head * 2 * attn_tile_bytes(s);
+    size_t stride = s->block_stride ? s->block_stride : attn_block_bytes(s);
+    return block * stride + (size_t)kv_head * 2 * attn_tile_bytes(s);
 }
 
 /* How many keys of the span that starts at `start` the row at `pos` sees. */

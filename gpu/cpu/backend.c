@@ -142,7 +142,7 @@ static void cpu_memory(struct gpu *g, struct gpu_memory *out)
     assert(g->weights);
     *out = (struct gpu_memory){.weights_bytes = g->weights_bytes,
                                .workspace_bytes = cpu_workspace_bytes(g),
-                               .block_bytes = (uint64_t)g->block_bytes * g->model.n_layers,
+                               .block_bytes = g->block_bytes,
                                .pool_bytes = g->kv_bytes,
                                .available_bytes = memory_available("")};
 }
@@ -204,12 +204,9 @@ static int cpu_copy_blocks(struct gpu *g, const uint32_t *dst, const uint32_t *s
     assert(g->kv && !g->step);
     for (uint32_t i = 0; i < n; i++) {
         assert(dst[i] < g->n_blocks && src[i] < g->n_blocks);
-        if (dst[i] == src[i])
-            continue;
-        for (uint32_t l = 0; l < g->model.n_layers; l++) {
-            uint8_t *kv = cpu_layer_kv(g, l);
-            memcpy(kv + dst[i] * g->block_bytes, kv + src[i] * g->block_bytes, g->block_bytes);
-        }
+        if (dst[i] != src[i])
+            memcpy(g->kv + dst[i] * g->block_bytes, g->kv + src[i] * g->block_bytes,
+                   g->block_bytes);
     }
     return 0;
 }

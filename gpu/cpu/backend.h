@@ -92,9 +92,10 @@ struct gpu {
     uint64_t work_bytes;
     struct cpu_workspace w;
 
-    uint8_t *kv; /* (n_layers, n_blocks) blocks of block_bytes */
+    uint8_t *kv; /* (n_blocks, n_layers) of layer_block_bytes: a block's layers lie side by side, so
+                    that the blocks that are used first take little memory */
     uint64_t kv_bytes;
-    size_t block_bytes; /* of one layer */
+    size_t layer_block_bytes, block_bytes; /* of one layer, of all */
     uint32_t n_blocks;
     struct touch touch; /* of the pool */
 
@@ -140,9 +141,10 @@ uint64_t cpu_workspace_bytes(struct gpu *g);
 int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f);
 void cpu_pool_free(struct gpu *g);
 
+/* The layer's pool, for attention.h. */
 static inline uint8_t *cpu_layer_kv(const struct gpu *g, uint32_t layer)
 {
-    return g->kv + (size_t)layer * g->n_blocks * g->block_bytes;
+    return g->kv + layer * g->layer_block_bytes;
 }
 
 /* ---- forward.c ---- */

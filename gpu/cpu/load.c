@@ -212,7 +212,8 @@ static void finish_load(struct gpu *g, const struct weight_list *list)
                                    .head_dim = m->head_dim,
                                    .scale = m->attn_scale,
                                    .kv_type = g->config.kv_type};
-    g->block_bytes = attn_block_bytes(&g->shape);
+    g->layer_block_bytes = attn_block_bytes(&g->shape);
+    g->block_bytes = g->shape.block_stride = g->layer_block_bytes * m->n_layers;
 }
 
 int cpu_load(struct gpu *g, const struct gpu_model *m, const struct gpu_source *source,

@@ -38,34 +38,15 @@ void touch_range(uint8_t *at, uint64_t bytes, unsigned thread, unsigned n_thread
         touch_pages(at + from, to - from);
 }
 
-void touch_first(const struct touch *t, unsigned thread, unsigned n_threads)
-{
-    assert((uintptr_t)t->at % PAGE == 0);
-    if (t->layer_bytes <= TOUCH_FIRST) {
-        touch_range(t->at, t->layer_bytes * t->layers, thread, n_threads);
-        return;
-    }
-    for (uint32_t i = thread; i < t->layers; i += n_threads)
-        touch_pages(t->at + i * t->layer_bytes, TOUCH_FIRST);
-}
-
-/* Bytes from .. to of a layer. False: the kernel cannot or will not. */
-static bool populate(const struct touch *t, uint32_t layer, uint64_t from, uint64_t to)
-{
-    uint64_t start = (layer * t->layer_bytes + from) / PAGE * PAGE;
-    return madvise(t->at + start, layer * t->layer_bytes + to - start, MADV_POPULATE_WRITE) == 0;
-}
-
-static void *populate_all(void *context)
+static void *populate(void *context)
 {
     struct touch *t = context;
-    for (uint64_t from = TOUCH_FIRST; from < t->layer_bytes; from += TOUCH_STRIPE)
-        for (uint32_t i = 0; i < t->layers; i++) {
-            /* relaxed: nothing is handed over, the joining thread only wants an early end */
-            if (atomic_load_explicit(&t->stop, memory_order_relaxed) ||
-                !populate(t, i, from, least(from + TOUCH_STRIPE, t->layer_bytes)))
-                return NULL;
-        }
+    uint64_t at = t->first / PAGE * PAGE;
+    /* relaxed: nothing is handed over, the joining thread only wants an early end */
+    for (; at < t->bytes && !atomic_load_explicit(&t->stop, memory_order_relaxed);
+         at += TOUCH_STRIPE)
+        if (madvise(t->at + at, least(TOUCH_STRIPE, t->bytes - at), MADV_POPULATE_WRITE))
+            return NULL; /* the kernel cannot or will not */
     return NULL;
 }
 
@@ -84,9 +65,10 @@ static void set_apart(const struct touch *t)
 void touch_start(struct touch *t)
 {
     atomic_store(&t->stop, false);
-    if (t->layer_bytes <= TOUCH_FIRST)
+    assert((uintptr_t)t->at % PAGE == 0 && t->first <= t->bytes);
+    if (t->first == t->bytes)
         return;
-    t->started = pthread_create(&t->thread, NULL, populate_all, t) == 0;
+    t->started = pthread_create(&t->thread, NULL, populate, t) == 0;
     if (t->started)
         set_apart(t);
 }

@@ -81,10 +81,21 @@ uint64_t cpu_workspace_bytes(struct gpu *g)
 
 /* ---- first touch ---- */
 
+/* Of the pool, whichever is more: 256 tokens, by then the rest has come; or so little that a thread
+ * is not worth it. */
+enum { FIRST_BLOCKS = 16, FIRST_BYTES = 4 << 20 };
+
+static uint64_t first_bytes(const struct gpu *g)
+{
+    uint64_t first = FIRST_BLOCKS * (uint64_t)g->block_bytes;
+    first = first > FIRST_BYTES ? first : FIRST_BYTES;
+    return first < g->kv_bytes ? first : g->kv_bytes;
+}
+
 static void touch_job(void *context, unsigned thread, unsigned n_threads)
 {
     struct gpu *g = context;
-    touch_first(&g->touch, thread, n_threads);
+    touch_range(g->kv, g->touch.first, thread, n_threads);
     touch_range(g->work, g->work_bytes, thread, n_threads);
 }
 
@@ -103,7 +114,7 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
     uint64_t bytes, need, work_bytes = plan_workspace(g, NULL), left = memory_available("");
     if (n_blocks == 0)
         return fail(f, -EINVAL, "a KV pool of 0 blocks holds no token");
-    if (__builtin_mul_overflow((uint64_t)g->block_bytes * g->model.n_layers, n_blocks, &bytes) ||
+    if (__builtin_mul_overflow((uint64_t)g->block_bytes, n_blocks, &bytes) ||
         __builtin_add_overflow(bytes, work_bytes, &need) || need > left)
         return fail(f, -ENOMEM,
                     "a KV pool of %" PRIu32 " blocks and the workspace of %" PRIu64
@@ -120,8 +131,8 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
     nodes_spread(g->kv, g->kv_bytes, g->threads);
     g->n_blocks = n_blocks;
     g->touch = (struct touch){.at = g->kv,
-                              .layer_bytes = (uint64_t)n_blocks * g->block_bytes,
-                              .layers = g->model.n_layers,
+                              .bytes = bytes,
+                              .first = first_bytes(g),
                               .cpus = g->config.cpus,
                               .n_cpus = g->config.threads};
     pool_run(g->threads, touch_job, g); /* before the plan writes into it */

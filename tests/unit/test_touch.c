@@ -1,5 +1,5 @@
-/* test_touch.c - the pool's pages: the front of every layer at once, the rest in the background,
- * and no byte changed by it.
+/* test_touch.c - the pool's pages: the front at once, the rest in the background, and no byte
+ * changed by it.
  */
 #include "../../gpu/cpu/touch.h"
 #include "../../gpu/cpu/memory.h" /* before cmocka.h, which makes a macro of fail */
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, LAYERS = 3, LAYER_BYTES = (5 << 20) + 3 * 768 };
+enum { PAGE = 4096, FIRST = (1 << 20) + 768, BYTES = (15 << 20) + 5 * 768 };
 
 static uint8_t *fresh(uint64_t bytes)
 {
@@ -35,61 +35,53 @@ static bool all_resident(uint8_t *at, uint64_t bytes)
     return resident(at + bytes - 1);
 }
 
-static void first_comes_the_front_of_every_layer(void **state)
+static void a_range_is_touched_by_all_together(void **state)
 {
     (void)state;
-    for (unsigned threads = 1; threads <= 5; threads++) {
-        uint64_t bytes = (uint64_t)LAYERS * LAYER_BYTES;
-        struct touch t = {.at = fresh(bytes), .layer_bytes = LAYER_BYTES, .layers = LAYERS};
-        for (unsigned i = 0; i < threads; i++)
-            touch_first(&t, i, threads);
-        for (uint32_t i = 0; i < LAYERS; i++) {
-            uint8_t *layer = t.at + (uint64_t)i * LAYER_BYTES;
-            assert_true(all_resident(layer, TOUCH_FIRST));
-            assert_false(resident(layer + TOUCH_FIRST + PAGE));
-            assert_false(resident(layer + LAYER_BYTES - 2 * PAGE));
-        }
-        memory_unmap(t.at, bytes);
-    }
+    static const uint64_t sizes[] = {1, PAGE, PAGE + 1, MEMORY_HUGE - 1, 3 * MEMORY_HUGE + 5};
+    for (unsigned threads = 1; threads <= 5; threads++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (size_t shift = 0; shift < 8192; shift += 4032) { /* weights begin anywhere */
+                uint8_t *all = fresh(sizes[s] + 4 * PAGE), *at = all + shift;
+                for (unsigned i = 0; i < threads; i++)
+                    touch_range(at, sizes[s], i, threads);
+                assert_true(all_resident(at, sizes[s]));
+                assert_false(resident(at + sizes[s] + PAGE));
+                memory_unmap(all, sizes[s] + 4 * PAGE);
+            }
 }
 
-static void a_small_pool_is_touched_whole(void **state)
+static void a_small_pool_needs_no_thread(void **state)
 {
     (void)state;
-    enum { SMALL = 100 * 768 };
-    for (unsigned threads = 1; threads <= 3; threads++) {
-        struct touch t = {.at = fresh(3 * SMALL), .layer_bytes = SMALL, .layers = 3};
-        for (unsigned i = 0; i < threads; i++)
-            touch_first(&t, i, threads);
-        assert_true(all_resident(t.at, 3 * SMALL));
-        touch_start(&t);
-        assert_false(t.started); /* nothing is left to do */
-        touch_stop(&t);
-        memory_unmap(t.at, 3 * SMALL);
-    }
+    struct touch t = {.at = fresh(BYTES), .bytes = BYTES, .first = BYTES};
+    touch_start(&t);
+    assert_false(t.started);
+    touch_stop(&t);
+    assert_false(resident(t.at + PAGE));
+    memory_unmap(t.at, BYTES);
 }
 
 /* The steps write while the thread is at work; what they wrote stays. */
 static void the_rest_comes_without_changing_a_byte(void **state)
 {
     (void)state;
-    uint64_t bytes = (uint64_t)LAYERS * LAYER_BYTES;
-    struct touch t = {.at = fresh(bytes), .layer_bytes = LAYER_BYTES, .layers = LAYERS};
     uint32_t cpu = (uint32_t)sched_getcpu();
-    t.cpus = &cpu, t.n_cpus = 1;
-    touch_first(&t, 0, 1);
+    struct touch t = {
+        .at = fresh(BYTES), .bytes = BYTES, .first = FIRST, .cpus = &cpu, .n_cpus = 1};
     touch_start(&t);
     assert_true(t.started);
-    for (uint64_t i = 0; i < bytes; i += 64 * PAGE) /* leaves most pages to it */
+    for (uint64_t i = 0; i < BYTES; i += 64 * PAGE) /* leaves most pages to it */
         t.at[i] = (uint8_t)(i / PAGE * 31 + 7);
     pthread_join(t.thread, NULL); /* it ends by itself */
     t.started = false;
     touch_stop(&t);
-    assert_true(all_resident(t.at, bytes));
-    for (uint64_t i = 0; i < bytes; i++)
+    assert_true(all_resident(t.at + FIRST, BYTES - FIRST));
+    assert_false(resident(t.at + PAGE)); /* that was not its work */
+    for (uint64_t i = 0; i < BYTES; i++)
         if (t.at[i] != (i % (64 * PAGE) ? 0 : (uint8_t)(i / PAGE * 31 + 7)))
             fail_msg("byte %zu changed", (size_t)i);
-    memory_unmap(t.at, bytes);
+    memory_unmap(t.at, BYTES);
 }
 
 static void a_stop_ends_it_early(void **state)
@@ -98,7 +90,7 @@ static void a_stop_ends_it_early(void **state)
     enum { ROUNDS = 20 };
     uint64_t bytes = 512ull << 20;
     for (int i = 0; i < ROUNDS; i++) {
-        struct touch t = {.at = memory_map(bytes), .layer_bytes = bytes / 4, .layers = 4};
+        struct touch t = {.at = memory_map(bytes), .bytes = bytes};
         assert_non_null(t.at);
         touch_start(&t);
         assert_true(t.started);
@@ -111,8 +103,8 @@ static void a_stop_ends_it_early(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_comes_the_front_of_every_layer),
-        cmocka_unit_test(a_small_pool_is_touched_whole),
+        cmocka_unit_test(a_range_is_touched_by_all_together),
+        cmocka_unit_test(a_small_pool_needs_no_thread),
         cmocka_unit_test(the_rest_comes_without_changing_a_byte),
         cmocka_unit_test(a_stop_ends_it_early),
     };
