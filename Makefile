@@ -56,7 +56,7 @@ include etc/install.mk
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 all: deps ## build everything into build/
-	@$(MAKE) --no-print-directory $(PARALLEL) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
+	@$(MAKE) -s --no-print-directory $(PARALLEL) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
 
 help: ## this list
 	@echo 'make [TARGET] [B=build-folder] [CC=gcc|clang] [SAN=address,undefined|thread] [GOLDEN=folder]'
