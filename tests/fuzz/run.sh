@@ -26,8 +26,12 @@ export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1:quarantine_size_m
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 for fuzzer; do
     name=${fuzzer##*/fuzz_} log=$B/findings/${fuzzer##*/fuzz_}.log
-    bytes=4096 dict=
-    [ "$name" != gguf ] || bytes=16384
+    dict=
+    case $name in # long inputs where there is something to be found in them
+    gguf) bytes=16384 ;;
+    control) bytes=4200 ;;
+    *) bytes=1024 ;;
+    esac
     [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict
     mkdir -p "$B/corpus/$name" "tests/fuzz/corpus/$name"
     echo "fuzz: $name for $seconds s"
