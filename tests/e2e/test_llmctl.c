@@ -157,7 +157,7 @@ static void jsonl_in_order(void **state)
     assert_int_equal(status, 0);
     int i = 0;
     for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"), i++) {
-        json_t *o = json_loads(line, 0, NULL);
+        json_t *o = json_loads(line, JSON_ALLOW_NUL, NULL);
         assert_non_null(o);
         assert_int_equal(json_integer_value(json_object_get(o, "id")), i);
         assert_int_equal(json_array_size(json_object_get(o, "tokens")), 1 + i % 7);
@@ -177,7 +177,7 @@ static json_t *ctl_lines(const char *command, const char *lines, const char *fla
     char *out = ctl(&status, arguments);
     json_t *all = json_array();
     for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"))
-        json_array_append_new(all, json_loads(line, 0, NULL));
+        json_array_append_new(all, json_loads(line, JSON_ALLOW_NUL, NULL));
     if (status)
         fail_msg("llmctl %s: status %d", arguments, status);
     free(out);
