@@ -7,12 +7,15 @@
  *     int main(void)
  *     {
  *         static const char source[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n"
- *                                      "{% endfor %}{% if add_generation_prompt %}<bot>{% endif
- * %}"; static const char input[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]," "
- * \"add_generation_prompt\": true}"; struct llm_template *t; char why[512], *text; size_t bytes; if
- * (llm_template_parse(&t, source, strlen(source), why, sizeof why) < 0) return fprintf(stderr,
- * "%s\n", why), 1; int rc = llm_template_render(t, input, strlen(input), NULL, &text, &bytes, why,
- * sizeof why); if (rc < 0) return fprintf(stderr, "%s\n", why), 1; fwrite(text, 1, bytes, stdout);
+ *                                      "{% endfor %}<bot>";
+ *         static const char input[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}";
+ *         struct llm_template *t;
+ *         char why[512], *text;
+ *         size_t bytes;
+ *         if (llm_template_parse(&t, source, strlen(source), why, sizeof why) < 0 ||
+ *             llm_template_render(t, input, strlen(input), NULL, &text, &bytes, why, sizeof why) < 0)
+ *             return fprintf(stderr, "%s\n", why), 1;
+ *         fwrite(text, 1, bytes, stdout);
  *         llm_template_free_text(text);
  *         llm_template_free(t);
  *     }
