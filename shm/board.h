@@ -2,7 +2,9 @@
  *
  * Written by the engine alone, never read back by it; for observers (status, top, metrics) and the
  * post-mortem: it outlives a crash. `magic` is stored last, with release; an observer loads it
- * first, with acquire. Counters are relaxed u64 with one writer.
+ * first, with acquire. Counters are relaxed u64 with one writer. The engine holds an exclusive
+ * flock on the object for as long as it lives: where a shared one can be had, the board is a dead
+ * engine's.
  *
  *   0x0000  identity: immutable once magic is set
  *   0x0800  state, heartbeat

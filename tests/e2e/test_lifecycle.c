@@ -320,6 +320,29 @@ static void a_second_engine_is_refused(void **state)
     assert_int_equal(engine_stop(&first), 0);
 }
 
+/* The name of a board is the instance's alone. */
+static void one_in_another_runtime_directory_is_refused(void **state)
+{
+    (void)state;
+    struct engine_process e = {0};
+    engine_start(&e, tiny(), NULL);
+    char elsewhere[300], pid[32];
+    snprintf(elsewhere, sizeof elsewhere, "LLMD_RUNTIME_DIR=%s/elsewhere", scratch_dir());
+    snprintf(pid, sizeof pid, "process %d", (int)e.pid);
+    int status;
+    char *out = run_command(&status, "%s timeout 60 '%s' --model '%s' --instance %s 2>&1",
+                            elsewhere, built("llmd"), tiny(), e.instance);
+    if (status != 1 || !strstr(out, pid))
+        fail_msg("status %d, said: %s", status, out);
+    free(out);
+    out = run_command(&status, "%s '%s' -i %s status", elsewhere, built("llmctl"), e.instance);
+    if (status || !strstr(out, ": ready, pid"))
+        fail_msg("status %d, said: %s", status, out); /* it is not dead, just elsewhere */
+    free(out);
+    assert_int_equal(engine_figure(&e, "pid"), e.pid);
+    assert_int_equal(engine_stop(&e), 0);
+}
+
 static void leaves_nothing(const struct engine_process *e)
 {
     char path[512];
@@ -464,6 +487,7 @@ int main(void)
         cmocka_unit_test(a_client_is_killed_in_mid_stream),
         cmocka_unit_test(many_come_and_go),
         cmocka_unit_test(a_second_engine_is_refused),
+        cmocka_unit_test(one_in_another_runtime_directory_is_refused),
         cmocka_unit_test(sigterm_ends_streams_and_leaves_nothing),
         cmocka_unit_test(idle_engines_stop_too),
         cmocka_unit_test(a_killed_engine_is_replaced),

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,12 +62,59 @@ static void is_there_for_observers_once_published(void **state)
     munmap((void *)seen, LLM_BOARD_BYTES);
 }
 
+static ino_t inode_of_board(void)
+{
+    struct stat st;
+    int fd = open_board(O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    close(fd);
+    return st.st_ino;
+}
+
+/* The lock of the instance may lie in another runtime directory: the board itself says whose it is.
+ */
+static void a_living_engines_is_left_alone(void **state)
+{
+    (void)state;
+    struct board next;
+    struct fail f = {0};
+    ino_t ours = inode_of_board();
+    b.map->pid = 4321;
+    assert_int_equal(board_create(&next, instance, &f), -EBUSY);
+    assert_non_null(strstr(f.text, "process 4321"));
+    assert_null(next.map);
+    board_remove(&next);
+    assert_true(inode_of_board() == ours);
+    int looks = open_board(O_RDONLY);
+    assert_int_equal(flock(looks, LOCK_SH | LOCK_NB), -1); /* held: it lives */
+    assert_int_equal(errno, EWOULDBLOCK);
+    close(looks);
+}
+
+/* Somebody removed our board, and another engine has made its own. */
+static void a_strangers_is_not_removed(void **state)
+{
+    (void)state;
+    struct board next;
+    struct fail f = {0};
+    char name[80];
+    assert_int_equal(llm_board_name(instance, name, sizeof name), 0);
+    assert_int_equal(shm_unlink(name), 0);
+    assert_int_equal(board_create(&next, instance, &f), 0);
+    ino_t theirs = inode_of_board();
+    board_remove(&b);
+    assert_true(inode_of_board() == theirs);
+    board_remove(&next);
+}
+
 static void a_stale_one_is_replaced(void **state)
 {
     (void)state;
     int old = open_board(O_RDWR);
     assert_true(old >= 0);
     b.map->pid = 1234;
+    assert_int_equal(flock(b.fd, LOCK_UN), 0); /* as its end does */
     struct board next;
     struct fail f = {0};
     assert_int_equal(board_create(&next, instance, &f), 0);
@@ -126,6 +174,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(is_there_for_observers_once_published, make, unmake),
+        cmocka_unit_test_setup_teardown(a_living_engines_is_left_alone, make, unmake),
+        cmocka_unit_test_setup_teardown(a_strangers_is_not_removed, make, unmake),
         cmocka_unit_test_setup_teardown(a_stale_one_is_replaced, make, unmake),
         cmocka_unit_test_teardown(truncation_costs_the_view_not_the_engine, unmake),
         cmocka_unit_test_setup_teardown(keeps_the_last_errors, make, unmake)};

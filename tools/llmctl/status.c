@@ -14,8 +14,14 @@
 #include "../../shm/control.h"
 #include "llmctl.h"
 
+/* The board's lock is held for an engine's life: free means dead. */
+static bool engine_lives(int fd)
+{
+    return flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+}
+
 /* A private copy: the segment has a name, so somebody may truncate it under a mapping. */
-static int read_board(struct llm_board *out)
+static int read_board(struct llm_board *out, bool *lives)
 {
     char name[128];
     if (llm_board_name(ctl_instance, name, sizeof name) < 0)
@@ -26,6 +32,7 @@ static int read_board(struct llm_board *out)
         return errno == ENOENT
                    ? ctl_error("there is no engine \"%s\" (no board %s)", ctl_instance, name)
                    : ctl_error("cannot open the board %s: %s", name, strerror(errno));
+    *lives = engine_lives(fd);
     ssize_t got = pread(fd, out, sizeof *out, 0);
     close(fd);
     if (got != (ssize_t)sizeof *out || order_acquire64(&out->magic) != LLM_MAGIC_BOARD)
@@ -38,25 +45,11 @@ static int read_board(struct llm_board *out)
     return 0;
 }
 
-/* The lock is held for an engine's life: free means dead. */
-static bool engine_lives(void)
-{
-    char path[512];
-    if (llm_lock_path(ctl_instance, path, sizeof path) < 0)
-        return false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == EACCES; /* somebody else's engine: believe the board */
-    bool held = flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
-    close(fd);
-    return held;
-}
-
-static const char *state_name(const struct llm_board *b)
+static const char *state_name(const struct llm_board *b, bool lives)
 {
     static const char *const names[] = {"starting", "ready", "draining", "stopped"};
     uint32_t state = order_relaxed(&b->state);
-    if (state != LLM_STATE_STOPPED && !engine_lives())
+    if (state != LLM_STATE_STOPPED && !lives)
         return "dead";
     return state < 4 ? names[state] : "unknown";
 }
@@ -107,13 +100,13 @@ static json_t *errors_json(const struct llm_board *b)
     return all;
 }
 
-static json_t *board_json(const struct llm_board *b)
+static json_t *board_json(const struct llm_board *b, bool lives)
 {
     char numerics[17];
     snprintf(numerics, sizeof numerics, "%016llx", (unsigned long long)b->numerics_id);
     json_t *o = json_pack(
-        "{s:s, s:i, s:o, s:o, s:s, s:o, s:o, s:i, s:i, s:i, s:i}", "state", state_name(b), "pid",
-        (int)b->pid, "model", text_json(b->model, sizeof b->model), "quantization",
+        "{s:s, s:i, s:o, s:o, s:s, s:o, s:o, s:i, s:i, s:i, s:i}", "state", state_name(b, lives),
+        "pid", (int)b->pid, "model", text_json(b->model, sizeof b->model), "quantization",
         text_json(b->quantization, sizeof b->quantization), "numerics_id", numerics, "backend",
         text_json(b->backend, sizeof b->backend), "numerics",
         text_json(b->numerics, sizeof b->numerics), "max_model_len", (int)b->max_model_len,
@@ -161,11 +154,11 @@ static json_t *board_json(const struct llm_board *b)
     return o;
 }
 
-static int print_for_people(const struct llm_board *b)
+static int print_for_people(const struct llm_board *b, bool lives)
 {
     uint64_t total = b->kv_blocks_total, free_blocks = order_read64(&b->kv_blocks_free);
-    printf("%s: %s, pid %u, %.127s (%.31s), backend %.31s\n", ctl_instance, state_name(b), b->pid,
-           b->model, b->quantization, b->backend);
+    printf("%s: %s, pid %u, %.127s (%.31s), backend %.31s\n", ctl_instance, state_name(b, lives),
+           b->pid, b->model, b->quantization, b->backend);
     printf("requests: %llu running, %llu waiting, %llu finished, %llu refused; %llu clients\n",
            (unsigned long long)order_read64(&b->running),
            (unsigned long long)order_read64(&b->waiting),
@@ -206,8 +199,9 @@ int cmd_status(int argc, char **argv)
     struct llm_board *board = aligned_alloc(_Alignof(struct llm_board), sizeof *board);
     if (!board)
         return ctl_error("out of memory");
-    int rc = read_board(board);
-    rc = rc ? rc : json ? ctl_print_json(board_json(board)) : print_for_people(board);
+    bool lives = false;
+    int rc = read_board(board, &lives);
+    rc = rc ? rc : json ? ctl_print_json(board_json(board, lives)) : print_for_people(board, lives);
     free(board);
     return rc;
 }
