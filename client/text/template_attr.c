@@ -149,9 +149,15 @@ struct value tpl_value_attr(struct tpl *t, struct value of, const struct str *na
     return (struct value){V_BOUND, {.bound = b}};
 }
 
+static bool dunder(const struct str *name)
+{
+    return name->bytes > 4 && !memcmp(name->p, "__", 2) &&
+           !memcmp(name->p + name->bytes - 2, "__", 2);
+}
+
 static struct value safe_attr(struct tpl *t, struct value of, const struct str *name)
 {
-    if (mutates(of, name))
+    if (mutates(of, name) || (of.kind == V_UNDEFINED && dunder(name)))
         return unsafe_undefined(t, of, name);
     struct value v = tpl_value_attr(t, of, name);
     if (GIVEN(v) && name->bytes && name->p[0] == '_')
@@ -288,18 +294,34 @@ static struct span slice_span(struct tpl *t, int64_t n, struct value start, stru
     return s;
 }
 
+/* n characters on from p, or back. */
+static const char *walk(const struct str *s, const char *p, int64_t n)
+{
+    const char *end = s->p + s->bytes;
+    unsigned bytes;
+    for (; n > 0 && p < end; n--) {
+        uni_at(p, &bytes);
+        p += bytes;
+    }
+    for (; n < 0 && p > s->p; n++) {
+        uni_before(s->p, p, &bytes);
+        p -= bytes;
+    }
+    return p;
+}
+
 static const struct str *slice_stepped(struct tpl *t, const struct str *s, struct span x)
 {
     struct sb b;
-    if (x.step == -1 && x.count == s->chars)
-        return tpl_str_reverse(t, s);
+    const char *p = s->p + tpl_str_offset(t, s, (uint32_t)x.start);
     tpl_sb_init(&b, t);
+    tpl_step(t, s->bytes / 64);
     for (int64_t i = 0; i < x.count; i++) {
-        size_t at = tpl_str_offset(t, s, (uint32_t)(x.start + i * x.step));
         unsigned bytes;
         tpl_step(t, 1);
-        uni_at(s->p + at, &bytes);
-        tpl_sb_put(&b, s->p + at, bytes);
+        uni_at(p, &bytes);
+        tpl_sb_put(&b, p, bytes);
+        p = walk(s, p, i + 1 < x.count ? x.step : 0);
     }
     return tpl_sb_done(&b);
 }

@@ -284,14 +284,14 @@ static struct value f_strftime_now(struct tpl *t, const struct args *a)
 /* ---- all of them ---- */
 
 static const struct function functions[] = {
-    {"range", f_range},
-    {"dict", f_dict},
-    {"namespace", f_namespace},
-    {"cycler", f_cycler},
-    {"joiner", f_joiner},
-    {"lipsum", f_lipsum},
-    {"raise_exception", f_raise_exception},
-    {"strftime_now", f_strftime_now},
+    {"range", "safe_range", false, f_range},
+    {"dict", "dict", true, f_dict},
+    {"namespace", "jinja2.utils.Namespace", true, f_namespace},
+    {"cycler", "jinja2.utils.Cycler", true, f_cycler},
+    {"joiner", "jinja2.utils.Joiner", true, f_joiner},
+    {"lipsum", "generate_lorem_ipsum", false, f_lipsum},
+    {"raise_exception", "raise_exception", false, f_raise_exception},
+    {"strftime_now", "strftime_now", false, f_strftime_now},
 };
 
 const struct dict *tpl_call_globals(struct tpl *t)

@@ -67,9 +67,15 @@ static const struct str *map(struct tpl *t, const struct str *s, enum mapping ho
     bool after_cased = false;
     unsigned n;
     tpl_sb_init(&b, t);
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t at = 0; at < s->bytes; at += n) {
         uint32_t out[3], cp = uni_at(s->p + at, &n);
+        if (cp < 0x80 && (how == TO_UPPER || how == TO_LOWER)) {
+            char c = (char)cp;
+            bool other = how == TO_UPPER ? c >= 'a' && c <= 'z' : c >= 'A' && c <= 'Z';
+            tpl_sb_char(&b, other ? (char)(c ^ 0x20) : c);
+            continue;
+        }
         unsigned count = map_one(t, s, how, at, cp, after_cased, out);
         for (unsigned i = 0; i < count; i++)
             tpl_sb_cp(&b, out[i]);
@@ -110,7 +116,7 @@ const struct str *tpl_str_capitalize(struct tpl *t, const struct str *s)
 bool tpl_str_all(struct tpl *t, const struct str *s, unsigned flags)
 {
     unsigned n;
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t at = 0; at < s->bytes; at += n)
         if (!(tpl_uni_flags(uni_at(s->p + at, &n)) & flags))
             return false;
@@ -122,7 +128,7 @@ static bool one_case(struct tpl *t, const struct str *s, unsigned wanted, unsign
 {
     bool any = false;
     unsigned n;
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t at = 0; at < s->bytes; at += n) {
         uint32_t cp = uni_at(s->p + at, &n);
         unsigned flags = tpl_uni_flags(cp);
@@ -147,7 +153,7 @@ bool tpl_str_is_title(struct tpl *t, const struct str *s)
 {
     bool any = false, after_cased = false;
     unsigned n;
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t at = 0; at < s->bytes; at += n) {
         uint32_t cp = uni_at(s->p + at, &n);
         bool capital = tpl_uni_flags(cp) & UNI_UPPER || tpl_uni_is_title(cp);
@@ -163,7 +169,7 @@ bool tpl_str_is_title(struct tpl *t, const struct str *s)
 bool tpl_str_is_space(struct tpl *t, const struct str *s)
 {
     unsigned n;
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t at = 0; at < s->bytes; at += n)
         if (!tpl_uni_is_space(uni_at(s->p + at, &n)))
             return false;
@@ -173,7 +179,7 @@ bool tpl_str_is_space(struct tpl *t, const struct str *s)
 bool tpl_str_is_identifier(struct tpl *t, const struct str *s)
 {
     unsigned n, need = UNI_ID_START;
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t at = 0; at < s->bytes; at += n, need = UNI_ID_CONTINUE)
         if (!(tpl_uni_flags(uni_at(s->p + at, &n)) & need))
             return false;

@@ -121,6 +121,8 @@ struct dict *tpl_dict_make(struct tpl *t, const struct args *a, const char *what
     if (a->n > 1)
         tpl_error(t, "%s expected at most 1 argument, got %u", what, a->n);
     struct dict *d = tpl_dict_new(t);
+    if (a->n && a->v[0].kind == V_UNDEFINED)
+        tpl_undefined_fail(t, a->v[0]);
     if (a->n && a->v[0].kind == V_DICT)
         d = tpl_dict_copy(t, a->v[0].u.d);
     else if (a->n)

@@ -54,11 +54,19 @@ static void put(struct tpl *t, struct value v)
     tpl_out(t, s->p, s->bytes);
 }
 
+/* What a statement writes must be a string, and is not escaped. */
+static void put_text(struct tpl *t, struct value v)
+{
+    if (v.kind != V_STR)
+        tpl_error(t, "expected str instance, %s found", tpl_type_name(v));
+    tpl_out(t, v.u.s->p, v.u.s->bytes);
+}
+
 static void exec_output(struct tpl *t, struct activation *a, const struct node *n)
 {
     for (uint32_t i = 0; i < n->u.items.n; i++) {
         const struct node *item = n->u.items.v[i];
-        if (item->kind == N_CONST && item->u.constant.kind == V_STR && !t->autoescape) {
+        if (item->data) {
             tpl_step(t, 1);
             tpl_out(t, item->u.constant.u.s->p, item->u.constant.u.s->bytes);
             continue;
@@ -159,7 +167,7 @@ static enum flow exec_filter_block(struct tpl *t, struct activation *a, const st
     enum flow flow = exec_all(t, a, &n->u.filter_block.body);
     struct value v = captured(t, mark);
     if (flow == FLOW_NEXT)
-        put(t, tpl_eval_filter(t, a, n->u.filter_block.filter, v));
+        put_text(t, tpl_eval_filter(t, a, n->u.filter_block.filter, v));
     return flow;
 }
 
@@ -489,14 +497,14 @@ static void exec_macro(struct tpl *t, struct activation *a, const struct node *n
 static void exec_call_block(struct tpl *t, struct activation *a, const struct node *n)
 {
     struct value caller = macro_value(t, a, n->u.call_block.def);
-    put(t, tpl_eval_call_with(t, a, n->u.call_block.call, &caller));
+    put_text(t, tpl_eval_call_with(t, a, n->u.call_block.call, &caller));
 }
 
 static void exec_generation(struct tpl *t, struct activation *a, const struct node *n)
 {
     struct args none = {.n = 0};
     struct macro m = {n->u.call_block.def, a};
-    put(t, tpl_call_macro(t, &m, &none));
+    put_text(t, tpl_call_macro(t, &m, &none));
 }
 
 /* ---- blocks ---- */
@@ -541,8 +549,7 @@ static void exec_block(struct tpl *t, struct activation *a, const struct node *n
     tpl_at(t, n->line, "block", def->name);
     if (def->required)
         tpl_error(t, "Required block '%.*s' not found", (int)def->name->bytes, def->name->p);
-    struct value v = tpl_call_block(t, def, def->scoped ? derived(t, a, def) : t->context);
-    tpl_out(t, v.u.s->p, v.u.s->bytes);
+    put_text(t, tpl_call_block(t, def, def->scoped ? derived(t, a, def) : t->context));
 }
 
 /* ---- all of them ---- */

@@ -107,6 +107,10 @@ static struct value f_round(struct tpl *t, struct value in, const struct value *
     struct value digits = GIVEN(v[0]) ? v[0] : INT(0);
     if (!tpl_value_number(in))
         tpl_error(t, "type %s doesn't define __round__ method", tpl_type_name(in));
+    if (common && digits.kind == V_NONE && in.kind == V_FLOAT)
+        return tpl_num_from_double(t, tpl_num_round(t, in, 0).u.f);
+    if (common && digits.kind == V_NONE)
+        return tpl_num_as_int(in);
     if (common)
         return tpl_num_round(t, in, tpl_value_index(t, digits));
     struct value factor = tpl_op_binary(t, N_POW, INT(10), digits);

@@ -49,6 +49,12 @@ struct value tpl_attr_follow(struct tpl *t, const struct attr_path *path, struct
     return v;
 }
 
+/* sorted(reverse=): an integer */
+static bool in_reverse(struct tpl *t, struct value v)
+{
+    return GIVEN(v) && tpl_value_index(t, v);
+}
+
 static bool truth(struct tpl *t, struct value v)
 {
     return GIVEN(v) && tpl_value_true(t, v);
@@ -124,7 +130,7 @@ static struct value f_sort(struct tpl *t, struct value in, const struct value *v
             tpl_list_add(t, key, tpl_attr_follow(t, &paths[j], l->v[i]));
         keys[i] = LIST(key);
     }
-    tpl_sort_values(t, l->v, keys, l->n, truth(t, v[0]));
+    tpl_sort_values(t, l->v, keys, l->n, in_reverse(t, v[0]));
     return LIST(l);
 }
 
@@ -145,7 +151,7 @@ static struct value f_dictsort(struct tpl *t, struct value in, const struct valu
         tpl_list_add(t, l, tpl_tuple_of(t, 2, pair));
         keys[i] = tpl_attr_follow(t, &plain, pair[by_value]);
     }
-    tpl_sort_values(t, l->v, keys, l->n, truth(t, v[2]));
+    tpl_sort_values(t, l->v, keys, l->n, in_reverse(t, v[2]));
     return LIST(l);
 }
 
@@ -240,6 +246,8 @@ static struct value f_random(struct tpl *t, struct value in, const struct value 
     int64_t n = tpl_value_length(t, in);
     if (!n)
         return tpl_undefined_hint(t, "No random item, sequence was empty.");
+    if (in.kind == V_DICT)
+        tpl_error(t, "a dict has no random item");
     uint64_t seed = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15u ^ (t->steps * 0xd6e8feb86659fd93u);
     return tpl_value_getitem(t, in, INT((int64_t)(seed >> 33) % n));
 }

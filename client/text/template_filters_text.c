@@ -148,7 +148,7 @@ static struct value f_wordcount(struct tpl *t, struct value in, const struct val
     bool inside = false;
     unsigned n;
     (void)v;
-    tpl_step(t, s->bytes / 32);
+    tpl_step(t, s->bytes / 16);
     for (size_t i = 0; i < s->bytes; i += n) {
         bool now = in_word(uni_at(s->p + i, &n));
         words += now && !inside;

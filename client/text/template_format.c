@@ -231,13 +231,14 @@ static void put_text(struct percent *x, const struct conversion *c, struct value
 static void put_conversion(struct percent *x)
 {
     struct value keyed;
+    if (x->p < x->end && *x->p == '%') {
+        tpl_sb_char(&x->b, '%');
+        x->p++;
+        return;
+    }
     if (x->p < x->end && *x->p == '(')
         take_key(x, &keyed);
     struct conversion c = take_conversion(x);
-    if (c.type == '%') {
-        tpl_sb_char(&x->b, '%');
-        return;
-    }
     struct value v = next_arg(x);
     if (!c.type)
         tpl_error(x->t, "unsupported format character");

@@ -143,7 +143,8 @@ struct bound {
     const struct method *method;
 };
 struct function {
-    const char *name;
+    const char *name, *python_name;
+    bool is_class;
     struct value (*call)(struct tpl *t, const struct args *a);
 };
 
@@ -283,6 +284,7 @@ struct block_def {
 
 struct node {
     uint8_t kind; /* enum node_kind */
+    bool data;    /* N_CONST: text of the template itself */
     uint16_t height;
     uint32_t line;
     union {

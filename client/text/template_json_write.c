@@ -209,7 +209,8 @@ struct value tpl_json_dumps(struct tpl *t, struct value v, const struct value *a
     struct writer w = {.ascii = GIVEN(a[0]) && tpl_value_true(t, a[0]),
                        .sort = GIVEN(a[3]) && tpl_value_true(t, a[3])};
     tpl_sb_init(&w.b, t);
-    take_indent(&w, a[1]);
+    if (v.kind != V_STR) /* which has no lines */
+        take_indent(&w, a[1]);
     take_separators(&w, a[2]);
     write_value(&w, v);
     return tpl_sb_value(&w.b);

@@ -115,7 +115,8 @@ static void lex_comment(struct lexer *x)
             return;
         }
     }
-    lex_fail(x, "Missing end of comment tag");
+    if (x->p < x->end) /* Jinja2 lets one pass that the template ends with */
+        lex_fail(x, "Missing end of comment tag");
 }
 
 /* `{%- raw -%}` at p: behind it, or NULL. */
@@ -155,7 +156,8 @@ static void lex_raw(struct lexer *x)
             return;
         }
     }
-    lex_fail(x, "Missing end of raw directive");
+    if (x->p < x->end)
+        lex_fail(x, "Missing end of raw directive");
 }
 
 /* ---- strings ---- */

@@ -232,6 +232,7 @@ static bool begins_with_any(struct tpl *t, const char *who, struct value self, c
     for (uint32_t i = 0; i < n; i++) {
         if (with[i].kind != V_STR)
             tpl_error(t, "tuple for %s must only contain str, not %s", who, tpl_type_name(with[i]));
+        tpl_step(t, 1 + with[i].u.s->bytes / 256);
         if (!p.empty && begins(self.u.s, p.from, p.to, with[i].u.s, at_end))
             return true;
     }

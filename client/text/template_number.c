@@ -400,11 +400,23 @@ static int prefix_base(const char *p, size_t n)
     return c == 'x' ? 16 : c == 'o' ? 8 : c == 'b' ? 2 : 0;
 }
 
+/* value * factor + plus */
+static struct value scale(struct tpl *t, struct value v, uint32_t factor, uint32_t plus)
+{
+    int64_t next;
+    if (v.kind == V_INT && !__builtin_mul_overflow(v.u.i, (int64_t)factor, &next) &&
+        !__builtin_add_overflow(next, (int64_t)plus, &next))
+        return INT(next);
+    tpl_step(t, 1 + tpl_num_bit_length(v) / 64);
+    return tpl_big_value(tpl_big_mul_small(t, tpl_big_of(t, v), factor, plus));
+}
+
 static bool read_digits(struct tpl *t, const char *p, size_t n, int base, bool negative,
                         struct value *out)
 {
     struct value v = INT(0);
     bool after_digit = false;
+    uint32_t factor = 1, part = 0; /* digits not in v yet */
     if (n > MAX_DIGITS && (base & (base - 1)))
         return false;
     for (size_t i = 0; i < n; i++) {
@@ -412,18 +424,17 @@ static bool read_digits(struct tpl *t, const char *p, size_t n, int base, bool n
         if (digit >= base || (digit < 0 && i + 1 == n))
             return false;
         after_digit = digit >= 0;
-        int64_t next;
         if (digit < 0)
             continue;
-        if (v.kind == V_INT && !__builtin_mul_overflow(v.u.i, base, &next) &&
-            !__builtin_add_overflow(next, digit, &next))
-            v = INT(next);
-        else {
-            tpl_step(t, tpl_num_bit_length(v) / 64);
-            v = tpl_big_value(
-                tpl_big_mul_small(t, tpl_big_of(t, v), (uint32_t)base, (uint32_t)digit));
+        part = part * (uint32_t)base + (uint32_t)digit;
+        factor *= (uint32_t)base;
+        if (factor > UINT32_MAX / 64) {
+            v = scale(t, v, factor, part);
+            factor = 1;
+            part = 0;
         }
     }
+    v = scale(t, v, factor, part);
     *out = negative ? tpl_num_neg(t, v) : v;
     return true;
 }
@@ -550,11 +561,12 @@ const struct str *tpl_num_digits(struct tpl *t, struct value v, unsigned base, b
     return tpl_str_ref(t, text + at, end - at);
 }
 
-/* Shortest digits that give f back; *exponent is that of the first. */
+/* Shortest digits that give f back; *exponent is that of the first. Where 15 digits do, they are
+ * the shortest but for zeros at the end; a subnormal number has fewer. */
 static int shortest(double f, char digits[20], int *exponent)
 {
     char text[40];
-    for (int n = 15; n <= 17; n++) {
+    for (int n = f < 0x1p-1022 ? 1 : 15; n <= 17; n++) {
         snprintf(text, sizeof text, "%.*e", n - 1, f);
         if (strtod(text, NULL) == f)
             break;

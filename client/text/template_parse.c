@@ -95,6 +95,7 @@ static void parse_data(struct parser *p, struct body *b)
 {
     struct node *n = tpl_node_new(p, N_CONST, p->at->line);
     n->u.constant = tpl_parse_next(p)->value;
+    n->data = true;
     add_output(p, b, n);
 }
 

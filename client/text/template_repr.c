@@ -111,10 +111,8 @@ static void object_repr(struct sb *b, struct value v)
 {
     switch (v.kind) {
     case V_FUNCTION:
-        if (!strcmp(v.u.function->name, "dict"))
-            tpl_sb_text(b, "<class 'dict'>");
-        else
-            tpl_sb_format(b, "<function %s>", v.u.function->name);
+        tpl_sb_format(b, v.u.function->is_class ? "<class '%s'>" : "<function %s>",
+                      v.u.function->python_name);
         break;
     case V_BOUND:
         tpl_sb_format(b, "<built-in method %s of %s object>", v.u.bound->method->name,

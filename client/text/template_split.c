@@ -33,6 +33,7 @@ struct value tpl_str_strip(struct tpl *t, const struct str *s, struct value char
         begin += n;
     while (right && begin < end && stripped(t, uni_before(begin, end, &n), set))
         end -= n;
+    tpl_step(t, (s->bytes - (size_t)(end - begin)) / 64);
     if (begin == s->p && end == s->p + s->bytes)
         return tpl_str_markup(t, s, false);
     return STR(tpl_str_ref(t, begin, (size_t)(end - begin)));

@@ -6,9 +6,21 @@ struct grow { /* a buffer with room behind its last text */
     char *p;
 };
 
+/* Characters that begin in eight bytes: those that are no continuation (10xxxxxx). */
+static unsigned begin_in(uint64_t eight)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    return (unsigned)(((~eight >> 7 | eight >> 6) & ones) * ones >> 56);
+}
+
 static uint32_t count_chars(const char *p, size_t bytes)
 {
     uint32_t n = 0;
+    uint64_t eight;
+    for (; bytes >= sizeof eight; p += sizeof eight, bytes -= sizeof eight) {
+        memcpy(&eight, p, sizeof eight);
+        n += begin_in(eight);
+    }
     for (size_t i = 0; i < bytes; i++)
         n += ((unsigned char)p[i] & 0xc0) != 0x80;
     return n;
@@ -76,14 +88,18 @@ size_t tpl_str_offset(struct tpl *t, const struct str *s, uint32_t chars)
 {
     if (s->chars == s->bytes || chars >= s->chars)
         return chars >= s->chars ? s->bytes : chars;
-    tpl_step(t, chars / 256);
+    tpl_step(t, chars / 64);
     size_t at = 0;
-    for (uint32_t n = 0; n < chars; n++) {
-        at++;
-        while (((unsigned char)s->p[at] & 0xc0) == 0x80)
-            at++;
+    uint64_t eight;
+    for (unsigned n; s->bytes - at >= sizeof eight; at += sizeof eight, chars -= n) {
+        memcpy(&eight, s->p + at, sizeof eight);
+        n = begin_in(eight);
+        if (n > chars)
+            break;
     }
-    return at;
+    for (;; at++)
+        if (((unsigned char)s->p[at] & 0xc0) != 0x80 && !chars--)
+            return at;
 }
 
 static const struct str *concat_copy(struct tpl *t, const struct str *a, const struct str *b,

@@ -34,7 +34,7 @@ static size_t run_of(uint32_t cp)
 
 unsigned tpl_uni_flags(uint32_t cp)
 {
-    return tpl_runs[run_of(cp)] & 0x7ff;
+    return cp < 0x80 ? tpl_ascii[cp] : tpl_runs[run_of(cp)] & 0x7ff;
 }
 
 bool tpl_uni_is_space(uint32_t cp)

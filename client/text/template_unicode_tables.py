@@ -90,6 +90,8 @@ print(f"""/* template_unicode_tables.h - made by template_unicode_tables.py; do 
 """)
 print("/* first code point << 11 | flags, up to the next row */")
 write("tpl_runs", "uint32_t", [f"0x{x:x}" for x in runs()])
+print("/* flags of ASCII */")
+write("tpl_ascii", "uint16_t", [f"0x{letter(chr(c), FLAGS):x}" for c in range(128)])
 for name, f in (("upper", str.upper), ("lower", str.lower), ("title", title), ("fold", fold)):
     simple, special = case_runs(f)
     print("/* {first, count, stride, delta} */")

@@ -194,8 +194,6 @@ bool tpl_value_same(struct value a, struct value b)
         return a.u.b == b.u.b;
     case V_INT:
         return a.u.i == b.u.i;
-    case V_STR:
-        return a.u.s == b.u.s || (tpl_str_eq(a.u.s, b.u.s) && a.u.s->markup == b.u.s->markup);
     case V_FLOAT:
         return !memcmp(&a.u.f, &b.u.f, sizeof a.u.f);
     default:
@@ -260,9 +258,20 @@ static bool containers_eq(struct tpl *t, struct value a, struct value b)
     }
 }
 
+/* What comparing numbers or strings costs. */
+static void charge(struct tpl *t, struct value a, struct value b)
+{
+    uint64_t steps = 1;
+    if (a.kind == V_STR && b.kind == V_STR)
+        steps += (a.u.s->bytes < b.u.s->bytes ? a.u.s->bytes : b.u.s->bytes) / 256;
+    else if (a.kind == V_BIG && b.kind == V_BIG)
+        steps += 8;
+    tpl_step(t, steps);
+}
+
 bool tpl_value_eq(struct tpl *t, struct value a, struct value b)
 {
-    tpl_step(t, 1);
+    charge(t, a, b);
     if (tpl_value_number(a) && tpl_value_number(b))
         return tpl_num_compare(a, b) == 0;
     if (a.kind != b.kind)
@@ -327,7 +336,7 @@ static bool compare_order(struct tpl *t, enum compare_op op, struct value a, str
 
 bool tpl_value_compare(struct tpl *t, enum compare_op op, struct value a, struct value b)
 {
-    tpl_step(t, 1);
+    charge(t, a, b);
     switch (op) {
     case CMP_EQ:
         return tpl_value_eq(t, a, b);
@@ -371,7 +380,7 @@ bool tpl_value_in(struct tpl *t, struct value needle, struct value hay)
         if (needle.kind != V_STR)
             tpl_error(t, "'in <string>' requires string as left operand, not %s",
                       tpl_type_name(needle));
-        tpl_step(t, hay.u.s->bytes / 256);
+        tpl_step(t, hay.u.s->bytes / 64);
         return tpl_mem_find(hay.u.s->p, hay.u.s->bytes, needle.u.s->p, needle.u.s->bytes);
     case V_LIST:
     case V_TUPLE:
@@ -412,6 +421,7 @@ static uint64_t hash_bytes(const char *p, size_t bytes)
 static uint64_t hash_tuple(struct tpl *t, const struct list *l)
 {
     uint64_t h = l->n;
+    tpl_step(t, 1 + l->n);
     tpl_enter(t);
     for (uint32_t i = 0; i < l->n; i++)
         h = mix(h * 31 + tpl_value_hash(t, l->v[i]));
@@ -419,11 +429,12 @@ static uint64_t hash_tuple(struct tpl *t, const struct list *l)
     return h;
 }
 
-/* Equal values have equal hashes; t may be NULL for strings. */
+/* Equal values have equal hashes. */
 uint64_t tpl_value_hash(struct tpl *t, struct value v)
 {
     switch (v.kind) {
     case V_STR:
+        tpl_step(t, v.u.s->bytes / 256);
         return hash_bytes(v.u.s->p, v.u.s->bytes);
     case V_BOOL:
     case V_INT:
