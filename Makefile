@@ -50,7 +50,7 @@ JEMALLOC    := $(if $(SAN),,-ljemalloc)
 
 include etc/install.mk
 
-.PHONY: all help deps run check check-all test-build fuzz bench clean format
+.PHONY: all help deps run check check-all model-check test-build fuzz bench clean format
 .DEFAULT_GOAL := all
 # as many compilers as CPUs, unless the caller says how many
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -74,6 +74,10 @@ check: all ## run the tests (plain, ASan + UBSan, TSan); fetches the small model
 check-all: all ## the same with exhaustive shapes and seeds, and soaks
 	@B=$(B) GOLDEN='$(GOLDEN)' MAKE='$(MAKE)' CC='$(CC)' sh tests/check.sh all
 
+model-check: ## the ring protocol's models (FAULT=noC1 ...: with that fault, shows what breaks)
+	@$(MAKE) -s --no-print-directory $(PARALLEL) $(B)/tests/model/main
+	@$(B)/tests/model/main $(FAULT)
+
 FUZZ ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 fuzz: deps ## run each fuzzer for FUZZ_SECONDS=60 (clang; FUZZ="gguf ..." for some of them)
 	@B=$(B)-fuzz MAKE='$(MAKE)' sh tests/fuzz/run.sh $(FUZZ)
@@ -93,6 +97,8 @@ format: ## clang-format every source file
 test-build: $(TESTS) $(BUILT_FILES) $(EXAMPLES)
 bench-build: $(BENCHES)
 $(BENCHES): $(call obj,$(BENCH_LIB))
+RING_MODEL_O := $(call obj,$(filter-out tests/model/main.c,$(wildcard tests/model/*.c)))
+$(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TESTS)) $(B)/tests/model/main: $(RING_MODEL_O)
 
 # AVX2 sources: chosen at run time, so only these files may use the instructions
 ifeq ($(shell uname -m),x86_64)
