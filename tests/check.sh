@@ -50,7 +50,8 @@ trap 'kill "$child"' TERM
 wait "$child"
 rc=$?
 [ "$rc" -le 128 ] || wait "$child" # the trap came between
-rm -f /dev/shm/llmd.t"$(cat "$log.pid")"-*
+pid=$(cat "$log.pid")
+rm -f /dev/shm/llmd.t"$pid"-* /dev/shm/llmd.board-"$pid"
 echo "$rc" >"$log.rc"
 summary=$(grep -aE '^\[  PASSED  \]|^\[  (FAILED |SKIPPED)  *\] [0-9]+ test' "$log" | tr '\n' ' ')
 if [ "$rc" -eq 0 ] && [ "$summary" ]; then
