@@ -59,9 +59,9 @@ static int open_model(struct appliance *a, struct fail *f)
     if (a->max_model_len > context)
         return fail(f, -EDOM, "--max-model-len %u is out of range: 2 to %u, the model's context",
                     a->max_model_len, context);
-    printf("llmd %s: loading %s (%s, %s, %.1f MiB)\n", LLMD_VERSION, a->model->name,
-           a->model->architecture, a->model->quantization,
-           (double)a->model->weights_bytes / (1 << 20));
+    /* without its name, which might hold the word of announce() */
+    printf("llmd %s: loading a model (%s, %s, %.1f MiB)\n", LLMD_VERSION, a->model->architecture,
+           a->model->quantization, (double)a->model->weights_bytes / (1 << 20));
     fflush(stdout);
     return 0;
 }
@@ -283,6 +283,7 @@ static int start(struct appliance *a, struct fail *f)
     if (rc < 0)
         return rc;
     a->numerics_id = numerics_id(a);
+    signals_serve(); /* from here on there is more to remove than the lock */
     rc = make_shared(a, f);
     if (!rc)
         rc = make_core(a, f);

@@ -316,7 +316,7 @@ void options_help(FILE *out)
         fprintf(out, "  %-30s %s\n", left, table[i].help);
     }
     fputs("\nA line with the word 'ready' on standard output says that clients may connect.\n"
-          "SIGTERM or SIGINT ends the running requests and leaves. Exit status: 0, 1 for a "
+          "SIGTERM, SIGINT or SIGHUP ends the running requests and leaves. Exit status: 0, 1 for a "
           "failure, 2 for a wrong command line.\n",
           out);
 }

@@ -33,6 +33,15 @@ static void ask(int number)
     errno = saved;
 }
 
+/* A terminal that is closed ends what runs in it, unless that was started with nohup. */
+static int handle_hangup(const struct sigaction *handle)
+{
+    struct sigaction was;
+    if (sigaction(SIGHUP, NULL, &was))
+        return -1;
+    return was.sa_handler == SIG_IGN ? 0 : sigaction(SIGHUP, handle, NULL);
+}
+
 int signals_install(struct fail *f)
 {
     signals.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -43,8 +52,9 @@ int signals_install(struct fail *f)
     struct sigaction handle = {.sa_handler = ask, .sa_flags = SA_RESTART};
     sigaddset(&handle.sa_mask, SIGINT);
     sigaddset(&handle.sa_mask, SIGTERM);
+    sigaddset(&handle.sa_mask, SIGHUP);
     if (sigaction(SIGPIPE, &ignore, NULL) || sigaction(SIGTERM, &handle, NULL) ||
-        sigaction(SIGINT, &handle, NULL))
+        sigaction(SIGINT, &handle, NULL) || handle_hangup(&handle))
         return fail(f, -errno, "cannot install the signal handlers: %s", strerror(errno));
     return 0;
 }

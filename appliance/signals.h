@@ -1,4 +1,4 @@
-/* signals.h - SIGTERM and SIGINT, in a way that fits a loop which must not make system calls.
+/* signals.h - SIGTERM, SIGINT and SIGHUP, in a way that fits a loop which must not make system calls.
  *
  * The handler sets a word that the loop reads each round, and writes an eventfd that a sleeping
  * loop waits on. Until signals_serve is called nobody reads the word (a model is being loaded): the

@@ -390,6 +390,61 @@ static void idle_engines_stop_too(void **state)
     llm_close(c);
 }
 
+/* The terminal is closed: as SIGTERM, unless the engine was started to outlive it. */
+static void a_hangup_ends_what_was_not_told_to_stay(void **state)
+{
+    (void)state;
+    struct engine_process e = {0}, stays = {0};
+    signal(SIGHUP, SIG_DFL);
+    engine_start(&e, tiny(), "--threads", "1", NULL);
+    assert_int_equal(kill(e.pid, SIGHUP), 0);
+    assert_int_equal(engine_wait(&e), 0);
+    leaves_nothing(&e);
+
+    signal(SIGHUP, SIG_IGN); /* nohup */
+    engine_start(&stays, tiny(), "--threads", "1", NULL);
+    signal(SIGHUP, SIG_DFL);
+    assert_int_equal(kill(stays.pid, SIGHUP), 0);
+    struct llm_client *c = connect_to(&stays);
+    int32_t tokens[1024];
+    uint32_t n;
+    collect(c, submit(c, LLM_OP_GENERATE, TOKENS), tokens, &n);
+    assert_int_equal(n, TOKENS);
+    llm_close(c);
+    assert_int_equal(engine_stop(&stays), 0);
+}
+
+/* Scripts wait for the word: a model that is called so does not say it too early. */
+static void ready_is_said_once(void **state)
+{
+    (void)state;
+    static const char key[] = "general.name";
+    size_t bytes;
+    char *model = golden_read("tiny_gguf/llama.Q8_0.gguf", &bytes), path[300];
+    char *name = memmem(model, bytes, key, sizeof key - 1);
+    assert_non_null(name);
+    name += sizeof key - 1 + 4 + 8; /* its type, its length */
+    assert_memory_equal(name, "llama", 5);
+    memcpy(name, "ready", 5);
+    snprintf(path, sizeof path, "%s/ready.gguf", scratch_dir());
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(model, 1, bytes, f), bytes);
+    fclose(f);
+    free(model);
+
+    struct engine_process e = {0};
+    engine_start(&e, path, "--threads", "1", NULL);
+    assert_int_equal(engine_stop(&e), 0);
+    char *log = engine_log(&e), *first = strstr(log, "ready");
+    assert_non_null(first);
+    while (first > log && first[-1] != '\n')
+        first--;
+    if (strncmp(first, "llmd: ready: ", 13))
+        fail_msg("it said: %s", log);
+    free(log);
+}
+
 /* What a killed engine leaves is no hindrance, and the board tells of it until then. */
 static void a_killed_engine_is_replaced(void **state)
 {
@@ -490,6 +545,8 @@ int main(void)
         cmocka_unit_test(one_in_another_runtime_directory_is_refused),
         cmocka_unit_test(sigterm_ends_streams_and_leaves_nothing),
         cmocka_unit_test(idle_engines_stop_too),
+        cmocka_unit_test(a_hangup_ends_what_was_not_told_to_stay),
+        cmocka_unit_test(ready_is_said_once),
         cmocka_unit_test(a_killed_engine_is_replaced),
         cmocka_unit_test(a_low_soft_limit_is_no_limit),
         cmocka_unit_test(a_start_can_be_stopped),
