@@ -45,7 +45,7 @@ BENCHES := $(patsubst %.c,$(B)/%,$(BENCH_SRC))
 CORE_O := $(filter-out $(B)/obj/appliance/main.o,$(APP_O)) $(GPU_O) $(CLIENT_O) $(SHM_O)
 
 CLIENT_LIBS := -lpcre2-8 -lutf8proc -lmsgpackc -lm
-ENGINE_LIBS := -luring -lnuma -lmsgpackc -lxxhash -lm
+ENGINE_LIBS := -luring -linih -lnuma -lmsgpackc -lxxhash -lm
 JEMALLOC    := $(if $(SAN),,-ljemalloc)
 
 include etc/install.mk

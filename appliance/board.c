@@ -156,6 +156,11 @@ int board_create(struct board *b, const char *instance, struct fail *f)
     if (rc < 0) {
         shm_unlink(b->name);
         close(fd);
+        if (rc == -ENOSPC)
+            return fail(f, rc,
+                        "/dev/shm is full: the board /dev/shm%s needs %d bytes there; remove what "
+                        "is left over (ls -l /dev/shm), or mount it larger",
+                        b->name, LLM_BOARD_BYTES);
         return fail(f, rc, "cannot set up the board /dev/shm%s of %d bytes: %s", b->name,
                     LLM_BOARD_BYTES, strerror(-rc));
     }

@@ -117,6 +117,11 @@ void engine_destroy(struct engine *e)
 
 /* ---- what is there ---- */
 
+uint64_t engine_steps(const struct engine *e)
+{
+    return stats_get(&e->stats, offsetof(struct llm_board, steps));
+}
+
 uint32_t engine_running(const struct engine *e)
 {
     return e->schedule.n_running;

@@ -113,6 +113,7 @@ bool engine_holds(const struct engine *e, uint32_t client);
 /* SIGTERM: ends everything with CANCELLED finals (what is waiting: ERROR LLM_ESHUTDOWN). */
 void engine_shutdown(struct engine *e);
 
+uint64_t engine_steps(const struct engine *e); /* completed so far */
 uint32_t engine_running(const struct engine *e);
 uint32_t engine_waiting(const struct engine *e);
 

@@ -31,7 +31,7 @@ struct loop {
     bool accept_later; /* no descriptor or slot for the next one: look again at the next tick */
     unsigned step_failures;
     int wait_failure; /* the kernel refuses to let us wait */
-    uint64_t now_ns, last_work_ns, last_tick_ns;
+    uint64_t now_ns, last_work_ns, last_tick_ns, tick_ns;
 };
 
 static uint64_t clock_ns(void)
@@ -245,6 +245,8 @@ static void tick(struct loop *l)
     int late;
     while ((late = control_overdue(l->c.server, l->now_ns)) >= 0)
         control_shut(l->c.server, (uint32_t)late);
+    if (l->c.hooks.tick)
+        l->c.hooks.tick(l->c.hooks.context, engine_has_work(l->c.engine), l->now_ns);
 }
 
 static void beat(struct loop *l)
@@ -252,7 +254,7 @@ static void beat(struct loop *l)
     l->now_ns = clock_ns();
     order_set64(&l->c.pulse->heartbeat_ns, l->now_ns);
     order_set64(&l->c.board->map->heartbeat_ns, l->now_ns);
-    if (l->now_ns - l->last_tick_ns >= TICK_NS)
+    if (l->now_ns - l->last_tick_ns >= l->tick_ns)
         tick(l);
 }
 
@@ -326,6 +328,8 @@ static void set_state(struct loop *l, enum llm_state state)
 static void drain(struct loop *l)
 {
     l->draining = true;
+    if (l->c.hooks.stopping)
+        l->c.hooks.stopping(l->c.hooks.context);
     set_state(l, LLM_STATE_DRAINING);
     clients_sweep(l->c.clients);
     engine_shutdown(l->c.engine);
@@ -357,6 +361,12 @@ static int why_ended(const struct loop *l, struct fail *f)
     return 0;
 }
 
+static uint64_t until_tick(const struct loop *l)
+{
+    uint64_t since = l->now_ns - l->last_tick_ns;
+    return since < l->tick_ns ? l->tick_ns - since : 0;
+}
+
 int loop_run(struct loop *l, struct fail *f)
 {
     l->now_ns = l->last_tick_ns = l->last_work_ns = clock_ns();
@@ -365,7 +375,7 @@ int loop_run(struct loop *l, struct fail *f)
         if (work_round(l))
             continue;
         if (l->now_ns - l->last_work_ns >= spin_ns)
-            nap(l, TICK_NS);
+            nap(l, until_tick(l));
         else
             __builtin_ia32_pause();
     }
@@ -381,6 +391,8 @@ int loop_create(struct loop **out, const struct loop_config *config, struct fail
     if (!l)
         return fail(f, -ENOMEM, "no memory for the io loop");
     l->c = *config;
+    l->tick_ns =
+        config->hooks.tick_ns && config->hooks.tick_ns < TICK_NS ? config->hooks.tick_ns : TICK_NS;
     uint32_t waits = WAITS_A_CLIENT * config->clients->max + CONTROL_KNOCKS + 2;
     int rc = waiter_open(&l->w, config->waiter, waits, notice, f);
     if (rc < 0)

@@ -27,6 +27,15 @@
 
 struct loop;
 
+/* Who wants to know how the loop fares. Called by the loop's thread between two rounds, under load
+ * too: they must not wait. */
+struct loop_hooks {
+    void *context;
+    uint64_t tick_ns; /* at most so long from tick to tick, a step's length apart; 0: a second */
+    void (*tick)(void *context, bool busy, uint64_t now_ns); /* busy: there is work; or NULL */
+    void (*stopping)(void *context); /* the service ends, what runs is told next; or NULL */
+};
+
 struct loop_config {
     struct engine *engine;
     const struct gpu_ops *ops;
@@ -38,6 +47,7 @@ struct loop_config {
     struct stats *stats;
     uint32_t idle_spin_us;
     enum waiter_kind waiter;
+    struct loop_hooks hooks;
     int stop_event; /* readable when signals_stop_asked() is true */
 };
 

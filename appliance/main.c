@@ -1,17 +1,18 @@
 /* main.c - llmd: brings the parts up in order, serves, takes them down in reverse.
  *
- *   options -> signals -> lock -> model -> backend -> KV pool -> segments, board -> core, clients
- * -> socket, loop -> "ready" -> serve -> drain -> everything removed
+ *   options -> limits -> signals -> lock -> model -> backend -> KV pool -> segments, board -> core,
+ *   clients -> warm-up -> socket, loop -> "ready" -> serve -> drain -> everything removed
  *
- * Exit status: 0 after a stop that was asked for, 1 for a failure, 2 for a wrong command line. The
- * word "ready" is printed once, when clients may connect; what is printed before does not have it.
+ * Exit status: 0 after a stop that was asked for, 1 for a failure, 2 for a wrong command line or
+ * configuration. The word "ready" is printed once, when clients may connect; what is printed before
+ * does not have it. Standard output has that line and the sizing; what else is to be said goes to
+ * standard error (log.h).
  */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -19,16 +20,31 @@
 #include "board.h"
 #include "clients.h"
 #include "control_server.h"
+#include "heap.h"
+#include "limits.h"
+#include "log.h"
 #include "loop.h"
 #include "model/model.h"
+#include "notify.h"
 #include "options.h"
 #include "segments.h"
 #include "signals.h"
 #include "sizing.h"
 #include "stats.h"
+#include "warmup.h"
+
+/* How long the parts of the start took, for the debug log. */
+struct stopwatch {
+    uint64_t start_ns, last_ns;
+    char text[256];
+    size_t used;
+};
 
 struct appliance {
     struct options o;
+    struct stopwatch watch;
+    struct notify notify;
+    struct log_progress progress;
     struct control_server server;
     struct model *model;
     const struct gpu_ops *ops;
@@ -46,7 +62,38 @@ struct appliance {
     struct loop *loop;
 };
 
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* What was done since the last lap was `part`. */
+static void lap(struct stopwatch *w, const char *part)
+{
+    uint64_t now = clock_ns();
+    int n = snprintf(w->text + w->used, sizeof w->text - w->used, "%s%s %.1f", w->used ? ", " : "",
+                     part, (double)(now - w->last_ns) * 1e-6);
+    if (n > 0 && w->used + (size_t)n < sizeof w->text)
+        w->used += (size_t)n;
+    w->last_ns = now;
+}
+
 /* ---- the model and what computes it ---- */
+
+/* Loading may take longer than the service manager gives to a start: each second of it asks for
+ * more. */
+static void show_progress(void *context, uint64_t done, uint64_t total)
+{
+    enum { MORE_SECONDS = 60 };
+    struct appliance *a = context;
+    uint64_t last_ns = a->progress.shown_ns;
+    log_progress(&a->progress, done, total, clock_ns());
+    if (a->progress.shown_ns != last_ns)
+        notify_send(&a->notify, "STATUS=loading %u %%\nEXTEND_TIMEOUT_USEC=%d000000",
+                    a->progress.shown, MORE_SECONDS);
+}
 
 static int open_model(struct appliance *a, struct fail *f)
 {
@@ -60,15 +107,15 @@ static int open_model(struct appliance *a, struct fail *f)
         return fail(f, -EDOM, "--max-model-len %u is out of range: 2 to %u, the model's context",
                     a->max_model_len, context);
     /* without its name, which might hold the word of announce() */
-    printf("llmd %s: loading a model (%s, %s, %.1f MiB)\n", LLMD_VERSION, a->model->architecture,
-           a->model->quantization, (double)a->model->weights_bytes / (1 << 20));
-    fflush(stdout);
-    return 0;
+    log_info("version %s, loading a model (%s, %s, %.1f MiB)", LLMD_VERSION, a->model->architecture,
+             a->model->quantization, (double)a->model->weights_bytes / (1 << 20));
+    return a->o.mlock ? limits_may_lock(a->model->weights_bytes, f) : 0;
 }
 
 static int open_backend(struct appliance *a, struct fail *f)
 {
     struct gpu_config config = {.threads = a->o.threads,
+                                .cpus = a->o.cpu_list.n ? a->o.cpu_list.at : NULL,
                                 .max_rows = a->o.max_num_batched_tokens,
                                 .max_seqs = a->o.max_num_seqs,
                                 .max_outputs = a->o.max_num_batched_tokens,
@@ -79,7 +126,13 @@ static int open_backend(struct appliance *a, struct fail *f)
     struct gpu_source source = model_source(a->model);
     a->ops = gpu_cpu_ops();
     int rc = a->ops->open(&a->gpu, &config, f);
-    return rc ? rc : a->ops->load(a->gpu, &a->model->net, &source, f);
+    if (rc < 0)
+        return rc;
+    model_on_progress(a->model, show_progress, a);
+    log_progress_begin(&a->progress, "loading", clock_ns());
+    rc = a->ops->load(a->gpu, &a->model->net, &source, f);
+    log_progress_end(&a->progress);
+    return rc;
 }
 
 static int size_pool(struct appliance *a, struct fail *f)
@@ -95,6 +148,18 @@ static int size_pool(struct appliance *a, struct fail *f)
     if (!rc)
         a->ops->memory(a->gpu, &a->memory);
     return rc;
+}
+
+static int warm_up(struct appliance *a, struct fail *f)
+{
+    struct warmup w = {.max_rows = a->o.max_num_batched_tokens,
+                       .max_len = a->max_model_len,
+                       .n_blocks = a->sizing.n_blocks,
+                       .vocab = a->model->net.vocab};
+    int rc = warmup_run(a->ops, a->gpu, &w);
+    return rc < 0 ? fail(f, rc, "the first step of the backend %s failed: %s", a->ops->name,
+                         strerror(-rc))
+                  : 0;
 }
 
 /* Names everything that decides a token's bits. */
@@ -236,6 +301,28 @@ static int make_core(struct appliance *a, struct fail *f)
     return rc;
 }
 
+static void refresh_heap(struct appliance *a)
+{
+    struct heap_figures heap;
+    heap_read(&heap);
+    STATS_SET(&a->stats, heap_allocated, heap.allocated);
+    STATS_SET(&a->stats, heap_resident, heap.resident);
+}
+
+static void on_tick(void *context, bool busy, uint64_t now_ns)
+{
+    struct appliance *a = context;
+    notify_tick(&a->notify, engine_steps(a->engine), busy, now_ns);
+    if (!busy)
+        refresh_heap(a);
+}
+
+static void on_stopping(void *context)
+{
+    struct appliance *a = context;
+    notify_send(&a->notify, "STOPPING=1\nSTATUS=stopping");
+}
+
 static int make_loop(struct appliance *a, struct fail *f)
 {
     struct loop_config config = {.engine = a->engine,
@@ -248,62 +335,108 @@ static int make_loop(struct appliance *a, struct fail *f)
                                  .stats = &a->stats,
                                  .idle_spin_us = a->o.idle_spin_us,
                                  .waiter = a->o.waiter,
+                                 .hooks = {.context = a,
+                                           .tick_ns = notify_period_ns(&a->notify, UINT64_MAX),
+                                           .tick = on_tick,
+                                           .stopping = on_stopping},
                                  .stop_event = signals_serve()};
     struct fail notice = {0};
     int rc = loop_create(&a->loop, &config, &notice, f);
     if (!rc && notice.code)
-        fprintf(stderr, "llmd: %s\n", notice.text);
+        log_warn("%s", notice.text);
     return rc;
 }
 
 /* ---- life ---- */
 
-/* A client costs three descriptors; the usual soft limit of 1024 is for programs that use select.
- */
-static void raise_descriptor_limit(void)
+/* What can be refused before anything is loaded. */
+static int check_limits(struct appliance *a, struct fail *f)
 {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit))
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
+    struct fail notice = {0};
+    int rc = limits_descriptors(a->o.max_clients, f);
+    if (!rc && a->o.rt_priority)
+        rc = limits_may_run_real_time(a->o.rt_priority, f);
+    if (!rc && !limits_huge_pages("", &notice))
+        log_warn("%s", notice.text);
+    return rc;
+}
+
+static int load(struct appliance *a, struct fail *f)
+{
+    int rc = open_model(a, f);
+    if (rc < 0)
+        return rc;
+    lap(&a->watch, "description");
+    if ((rc = open_backend(a, f)) < 0)
+        return rc;
+    lap(&a->watch, "weights");
+    if ((rc = size_pool(a, f)) < 0)
+        return rc;
+    lap(&a->watch, "KV pool");
+    a->numerics_id = numerics_id(a);
+    return 0;
+}
+
+static int make_engine(struct appliance *a, struct fail *f)
+{
+    signals_serve(); /* from here on there is more to remove than the lock */
+    int rc = make_shared(a, f);
+    if (!rc)
+        rc = make_core(a, f);
+    if (rc < 0)
+        return rc;
+    lap(&a->watch, "engine");
+    if ((rc = warm_up(a, f)) < 0)
+        return rc;
+    lap(&a->watch, "warm-up");
+    rc = make_loop(a, f);
+    return rc ? rc : control_listen(&a->server, f);
+}
+
+/* What holds for everything that was made. */
+static int take_privileges(struct appliance *a, struct fail *f)
+{
+    int rc = a->o.mlock ? limits_lock(f) : 0;
+    if (!rc && a->o.rt_priority)
+        rc = limits_run_real_time(a->o.rt_priority, f);
+    return rc;
 }
 
 static int start(struct appliance *a, struct fail *f)
 {
-    int rc = control_lock(&a->server, a->o.instance, f);
+    int rc = notify_open(&a->notify, f);
+    if (!rc)
+        rc = check_limits(a, f);
+    if (!rc)
+        rc = control_lock(&a->server, a->o.instance, f);
     if (rc < 0)
         return rc;
     signals_remove_on_exit(a->server.lock_path);
-    rc = open_model(a, f);
+    lap(&a->watch, "limits");
+    rc = load(a, f);
     if (!rc)
-        rc = open_backend(a, f);
+        rc = make_engine(a, f);
     if (!rc)
-        rc = size_pool(a, f);
-    if (rc < 0)
-        return rc;
-    a->numerics_id = numerics_id(a);
-    signals_serve(); /* from here on there is more to remove than the lock */
-    rc = make_shared(a, f);
-    if (!rc)
-        rc = make_core(a, f);
-    if (!rc)
-        rc = make_loop(a, f);
-    if (!rc)
-        rc = control_listen(&a->server, f);
+        rc = take_privileges(a, f);
+    lap(&a->watch, "door");
     return rc;
 }
 
 static void announce(struct appliance *a)
 {
+    refresh_heap(a);
     loop_open(a->loop);
     board_publish(&a->board);
     sizing_print(stdout, &a->sizing, &a->memory, a->max_model_len);
     printf("llmd: %s, %u threads, numerics id %016llx\n", a->ops->numerics(a->gpu),
            compute_threads(a), (unsigned long long)a->numerics_id);
+    log_debug("start-up took %.1f ms: %s", (double)(a->watch.last_ns - a->watch.start_ns) * 1e-6,
+              a->watch.text);
     printf("llmd: ready: instance '%s' serves '%s' on %s\n", a->o.instance, a->name,
            a->server.socket_path);
     fflush(stdout);
+    notify_begin(&a->notify, clock_ns());
+    notify_send(&a->notify, "READY=1\nSTATUS=serving %s", a->name);
 }
 
 /* Undoes whatever start did; every part takes being absent. */
@@ -321,35 +454,44 @@ static void stop(struct appliance *a)
         a->ops->close(a->gpu);
     model_close(a->model);
     control_unlock(&a->server);
+    notify_close(&a->notify);
 }
 
 static int say(const struct fail *f, int status)
 {
-    fprintf(stderr, "llmd: %s\n", f->text);
+    log_error("%s", f->text);
     return status;
+}
+
+static int serve(struct appliance *a, struct fail *f)
+{
+    int rc = signals_install(f);
+    if (!rc)
+        rc = start(a, f);
+    if (!rc) {
+        announce(a);
+        rc = loop_run(a->loop, f);
+    }
+    stop(a);
+    return rc;
 }
 
 int main(int argc, char **argv)
 {
-    static struct appliance a = {.pulse.fd = -1, .vocab.fd = -1};
+    static struct appliance a = {.pulse.fd = -1, .vocab.fd = -1, .notify.fd = -1};
     struct fail f = {0};
+    a.watch.start_ns = a.watch.last_ns = clock_ns();
     control_server_init(&a.server);
     int rc = options_parse(&a.o, argc, argv, &f);
     if (rc == OPTIONS_HELP)
         return options_help(stdout), 0;
     if (rc == OPTIONS_VERSION)
         return printf("llmd %s\n", LLMD_VERSION), 0;
+    if (rc == OPTIONS_CHECK)
+        return options_print(stdout, &a.o), 0;
     if (rc < 0)
         return say(&f, 2);
-
-    raise_descriptor_limit();
-    rc = signals_install(&f);
-    if (!rc)
-        rc = start(&a, &f);
-    if (!rc) {
-        announce(&a);
-        rc = loop_run(a.loop, &f);
-    }
-    stop(&a);
+    log_setup(a.o.log_level, a.o.log_json);
+    rc = serve(&a, &f);
     return rc < 0 ? say(&f, rc == -EDOM ? 2 : 1) : 0;
 }

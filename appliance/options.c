@@ -2,14 +2,30 @@
  */
 #include "options.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../shm/control.h"
+#include "config.h"
 
-enum kind { TEXT, INSTANCE, NUMBER, SIZE, BACKEND, ACTIVATIONS, KV_TYPE, WAITER, HELP, VERSION };
+enum kind {
+    TEXT,
+    INSTANCE,
+    NUMBER,
+    SIZE,
+    SWITCH,
+    CPUS,
+    BACKEND,
+    ACTIVATIONS,
+    KV_TYPE,
+    WAITER,
+    LOG_LEVEL,
+    HELP,
+    VERSION
+};
 
 struct option {
     const char *name;
@@ -18,46 +34,67 @@ struct option {
     uint64_t min, max; /* NUMBER, SIZE; TEXT: bytes */
     const char *value; /* how the help calls the value; NULL: the option takes none */
     const char *help;
+    const char *by_default; /* as the help says it; NULL: nothing to say */
+    bool command_line;      /* not in a file */
 };
 
 #define FIELD(name) offsetof(struct options, name)
 
 static const struct option table[] = {
-    {"model", TEXT, FIELD(model), 1, 4095, "FILE", "the GGUF file to serve (required)"},
-    {"instance", INSTANCE, FIELD(instance), 0, 0, "NAME",
-     "the name that clients connect to (default)"},
+    {"model", TEXT, FIELD(model), 1, 4095, "FILE", "the GGUF file to serve", "required"},
+    {"instance", INSTANCE, FIELD(instance), 0, 0, "NAME", "the name that clients connect to",
+     "default"},
     {"served-model-name", TEXT, FIELD(served_model_name), 1, 127, "NAME",
-     "what clients are told the model is called (its own name)"},
-    {"backend", BACKEND, 0, 0, 0, "cpu|cpu-plain",
-     "what computes; cpu-plain is the slow reference (cpu)"},
-    {"threads", NUMBER, FIELD(threads), 1, 1024, "N", "compute threads (one for each CPU)"},
+     "what clients are told the model is called", "its own name"},
+    {"config", TEXT, FIELD(config), 1, 4095, "FILE",
+     "reads options from a file: name = value, names without dashes; the command line wins", NULL,
+     true},
+    {"check-config", SWITCH, FIELD(check_config), 0, 0, NULL,
+     "prints the options in effect and leaves: 0 if they are right, 2 if not", NULL, true},
+    {"backend", BACKEND, 0, 0, 0, "cpu|cpu-plain", "what computes; cpu-plain is the slow reference",
+     "cpu"},
+    {"threads", NUMBER, FIELD(threads), 1, 1024, "N", "compute threads", "one for each CPU"},
+    {"cpu-list", CPUS, FIELD(cpu_list), 0, 0, "LIST",
+     "the compute threads' CPUs, in their order, as 0-1,3; memory goes to these CPUs' nodes",
+     "wherever they may run"},
+    {"io-cpu", NUMBER, FIELD(io_cpu), 0, 1023, "N",
+     "the CPU of the thread that talks to clients, the first compute thread", "the list's first"},
+    {"rt-priority", NUMBER, FIELD(rt_priority), 1, 99, "N",
+     "real-time priority (SCHED_FIFO) of the compute threads", "none"},
+    {"mlock", SWITCH, FIELD(mlock), 0, 0, NULL, "keeps all memory from being paged out", "no"},
     {"max-model-len", NUMBER, FIELD(max_model_len), 2, 1u << 24, "N",
-     "longest prompt + output, tokens (the model's context)"},
+     "longest prompt + output, tokens", "the model's context"},
     {"max-num-seqs", NUMBER, FIELD(max_num_seqs), 1, 4096, "N",
-     "sequences that run at the same time (64)"},
+     "sequences that run at the same time", "64"},
     {"max-num-batched-tokens", NUMBER, FIELD(max_num_batched_tokens), 1, 65536, "N",
-     "rows of one step, prompts and decodes together (512)"},
+     "rows of one step, prompts and decodes together", "512"},
     {"prefill-chunk", NUMBER, FIELD(prefill_chunk), 0, 65536, "N",
-     "prompt rows of one sequence in a step; 0: no cap of its own (0)"},
-    {"activations", ACTIVATIONS, 0, 0, 0, "int8|f32",
-     "arithmetic of the linear layers (int8 for quantized weights, else f32)"},
-    {"kv-cache-dtype", KV_TYPE, 0, 0, 0, "f16|f32", "how keys and values are stored (f16)"},
+     "prompt rows of one sequence in a step; 0: no cap of its own", "0"},
+    {"activations", ACTIVATIONS, FIELD(activations), 0, 0, "int8|f32",
+     "arithmetic of the linear layers", "int8 for quantized weights, else f32"},
+    {"kv-cache-dtype", KV_TYPE, FIELD(kv_type), 0, 0, "f16|f32", "how keys and values are stored",
+     "f16"},
     {"kv-cache-memory", SIZE, FIELD(kv_cache_memory), 1, 1ull << 46, "SIZE",
-     "bytes of the KV pool, as 512M or 4G (min(4 GiB, a quarter of what is available))"},
+     "bytes of the KV pool, as 512M or 4G", "min(4 GiB, a quarter of what is available)"},
     {"num-kv-blocks", NUMBER, FIELD(num_kv_blocks), 1, 1u << 30, "N",
-     "KV blocks of the pool, instead of a size"},
+     "KV blocks of the pool, instead of a size", NULL},
     {"max-requests", NUMBER, FIELD(max_requests), 1, 65536, "N",
-     "sequences known at the same time, waiting ones included (1024)"},
-    {"max-clients", NUMBER, FIELD(max_clients), 1, 1024, "N", "connected clients (64)"},
+     "sequences known at the same time, waiting ones included", "1024"},
+    {"max-clients", NUMBER, FIELD(max_clients), 1, 1024, "N", "connected clients", "64"},
     {"idle-spin-us", NUMBER, FIELD(idle_spin_us), 0, 1000000, "N",
-     "how long to look for work before sleeping, microseconds (50)"},
-    {"io", WAITER, 0, 0, 0, "auto|io_uring|epoll",
-     "what the engine sleeps with; epoll where io_uring is forbidden (auto)"},
-    {"help", HELP, 0, 0, 0, NULL, "this list"},
-    {"version", VERSION, 0, 0, 0, NULL, "the version"},
+     "how long to look for work before sleeping, microseconds", "50"},
+    {"io", WAITER, FIELD(waiter), 0, 0, "auto|io_uring|epoll",
+     "what the engine sleeps with; epoll where io_uring is forbidden", "auto"},
+    {"log-level", LOG_LEVEL, FIELD(log_level), 0, 0, "error|warn|info|debug",
+     "what standard error is told", "info"},
+    {"log-json", SWITCH, FIELD(log_json), 0, 0, NULL, "a JSON object a line on standard error",
+     "no"},
+    {"help", HELP, 0, 0, 0, NULL, "this list", NULL, true},
+    {"version", VERSION, 0, 0, 0, NULL, "the version", NULL, true},
 };
 
 enum { N_OPTIONS = sizeof table / sizeof table[0], NAME_MAX_BYTES = 64 };
+_Static_assert(N_OPTIONS <= 64, "one bit each in options.given");
 
 static const struct option *find(const char *name, size_t bytes)
 {
@@ -223,10 +260,53 @@ static int set_word(const struct option *opt, const char *value, struct fail *f)
     }
 }
 
-static int set(struct options *o, const struct option *opt, const char *value, struct fail *f)
+/* The values that stand for an option's words, in their order. */
+static const int *values_of(enum kind kind)
+{
+    static const int activations[] = {GPU_ACT_INT8, GPU_ACT_F32};
+    static const int kv_types[] = {GPU_KV_F16, GPU_KV_F32};
+    static const int waiters[] = {WAITER_AUTO, WAITER_URING, WAITER_EPOLL};
+    static const int log_levels[] = {LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
+                                     LOG_LEVEL_DEBUG};
+    return kind == ACTIVATIONS ? activations
+           : kind == KV_TYPE   ? kv_types
+           : kind == WAITER    ? waiters
+                               : log_levels;
+}
+_Static_assert(sizeof(enum gpu_activations) == sizeof(int) && sizeof(enum gpu_kv_type) == 4 &&
+                   sizeof(enum waiter_kind) == 4 && sizeof(enum log_level) == 4,
+               "words are stored as int");
+
+static int set_value(const struct option *opt, void *field, const char *value, struct fail *f)
+{
+    int word = set_word(opt, value, f);
+    if (word >= 0)
+        memcpy(field, &values_of(opt->kind)[word], sizeof(int));
+    return word < 0 ? word : 0;
+}
+
+static int set_switch(const struct option *opt, bool *field, const char *value, struct fail *f)
+{
+    static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(value, words[i])) {
+            *field = i % 2;
+            return 0;
+        }
+    return fail(f, -EINVAL, "--%s is yes or no, not '%.64s'", opt->name, value);
+}
+
+static int set_cpus(const struct option *opt, struct cpus *field, const char *value, struct fail *f)
+{
+    char what[NAME_MAX_BYTES + 4];
+    snprintf(what, sizeof what, "--%s", opt->name);
+    return cpus_parse(field, what, value, f);
+}
+
+static int set_field(struct options *o, const struct option *opt, const char *value, struct fail *f)
 {
     void *field = (char *)o + opt->at;
-    int word = 0;
+    int word;
     switch (opt->kind) {
     case TEXT:
         return set_text(opt, field, value, f);
@@ -236,72 +316,174 @@ static int set(struct options *o, const struct option *opt, const char *value, s
         return set_number(opt, field, value, f);
     case SIZE:
         return set_size(opt, field, value, f);
+    case SWITCH:
+        return set_switch(opt, field, value, f);
+    case CPUS:
+        return set_cpus(opt, field, value, f);
     case BACKEND:
         word = set_word(opt, value, f);
         o->plain = word == 1;
-        break;
+        return word < 0 ? word : 0;
     case ACTIVATIONS:
-        word = set_word(opt, value, f);
-        o->activations = word == 1 ? GPU_ACT_F32 : GPU_ACT_INT8;
-        break;
     case KV_TYPE:
-        word = set_word(opt, value, f);
-        o->kv_type = word == 1 ? GPU_KV_F32 : GPU_KV_F16;
-        break;
     case WAITER:
-        word = set_word(opt, value, f);
-        o->waiter = word == 1 ? WAITER_URING : word == 2 ? WAITER_EPOLL : WAITER_AUTO;
-        break;
+    case LOG_LEVEL:
+        return set_value(opt, field, value, f);
     case HELP:
     case VERSION:
         break;
     }
-    return word < 0 ? word : 0;
+    return 0;
 }
 
-static int check_whole(const struct options *o, struct fail *f)
+static int set(struct options *o, const struct option *opt, const char *value, struct fail *f)
+{
+    int rc = set_field(o, opt, value, f);
+    if (!rc)
+        o->given |= 1ull << (opt - table);
+    return rc;
+}
+
+/* ---- a file's ---- */
+
+/* A copy that lives as long as the options; NULL: the text of one file is bounded, so is its
+ * memory. */
+static const char *keep(struct options *o, const char *value)
+{
+    size_t bytes = strlen(value) + 1;
+    if (bytes > sizeof o->text - o->text_bytes)
+        return NULL;
+    char *to = o->text + o->text_bytes;
+    memcpy(to, value, bytes);
+    o->text_bytes += (uint32_t)bytes;
+    return to;
+}
+
+static int unknown_in_file(const char *name, struct fail *f)
+{
+    const struct option *near = closest(name, strlen(name));
+    if (near && !near->command_line)
+        return fail(f, -ENOENT, "unknown option '%.64s'; did you mean '%s'?", name, near->name);
+    return fail(f, -ENOENT, "unknown option '%.64s'; llmd --help lists them, without dashes here",
+                name);
+}
+
+int options_set_from_file(struct options *o, const char *name, const char *value, unsigned *known,
+                          struct fail *f)
+{
+    const struct option *opt = find(name, strlen(name));
+    if (!opt)
+        return unknown_in_file(name, f);
+    if (opt->command_line)
+        return fail(f, -EINVAL, "%s belongs on the command line", opt->name);
+    *known = (unsigned)(opt - table);
+    const char *kept = opt->kind == TEXT || opt->kind == INSTANCE ? keep(o, value) : value;
+    struct fail inner = {0};
+    int rc =
+        kept ? set(o, opt, kept, &inner) : fail(&inner, -EINVAL, "--%s is too long", opt->name);
+    /* the sentences name options as the command line does */
+    return rc < 0 ? fail(f, rc, "%s", inner.text + (strncmp(inner.text, "--", 2) ? 0 : 2)) : 0;
+}
+
+/* ---- the whole ---- */
+
+/* The CPU of the thread that talks to clients is the first of the list. */
+static void place_io_cpu(struct options *o)
+{
+    if (o->io_cpu == OPTIONS_NO_CPU)
+        return;
+    if (!o->cpu_list.n)
+        cpus_allowed(&o->cpu_list);
+    cpus_put_first(&o->cpu_list, o->io_cpu);
+}
+
+static int check_cpus(struct options *o, struct fail *f)
+{
+    if (!o->threads)
+        o->threads = o->cpu_list.n;
+    place_io_cpu(o);
+    if (!o->cpu_list.n)
+        return 0;
+    if (o->threads > o->cpu_list.n)
+        return fail(f, -EINVAL,
+                    "--threads %u is more than the %u CPUs of --cpu-list: each thread has one of "
+                    "its own",
+                    o->threads, o->cpu_list.n);
+    return 0;
+}
+
+static int check_whole(struct options *o, struct fail *f)
 {
     if (!o->model)
         return fail(f, -EINVAL, "--model FILE is required: the GGUF file to serve");
     if (o->num_kv_blocks && o->kv_cache_memory)
         return fail(f, -EINVAL,
                     "--num-kv-blocks and --kv-cache-memory both size the KV pool: give one");
-    return 0;
+    return check_cpus(o, f);
 }
 
-int options_parse(struct options *o, int argc, char **argv, struct fail *f)
+/* One argument, or two, from argv[*i]: *i becomes the last one. */
+static int take_argument(struct options *o, int argc, char **argv, int *i, struct fail *f)
+{
+    const char *argument = argv[*i];
+    const char *name = argument + (strncmp(argument, "--", 2) ? 0 : 2);
+    size_t bytes = strcspn(name, "=");
+    const char *value = name[bytes] ? name + bytes + 1 : NULL;
+    const struct option *opt = name == argument ? NULL : find(name, bytes);
+    if (!opt)
+        return unknown(argument, name, bytes, f);
+    if (opt->kind == SWITCH)
+        return set(o, opt, value ? value : "yes", f);
+    if (!opt->value && value)
+        return fail(f, -EINVAL, "--%s takes no value", opt->name);
+    if (opt->kind == HELP)
+        return OPTIONS_HELP;
+    if (opt->kind == VERSION)
+        return OPTIONS_VERSION;
+    if (!value && ++*i < argc)
+        value = argv[*i];
+    if (!value)
+        return fail(f, -EINVAL, "--%s needs a value: --%s %s", opt->name, opt->name, opt->value);
+    return set(o, opt, value, f);
+}
+
+static int take_arguments(struct options *o, int argc, char **argv, struct fail *f)
+{
+    int rc = 0;
+    for (int i = 1; i < argc && !rc; i++)
+        rc = take_argument(o, argc, argv, &i, f);
+    return rc;
+}
+
+static void set_defaults(struct options *o)
 {
     *o = (struct options){.instance = "default",
                           .activations = GPU_ACT_AUTO,
                           .kv_type = GPU_KV_F16,
+                          .waiter = WAITER_AUTO,
                           .max_num_seqs = 64,
                           .max_num_batched_tokens = 512,
                           .max_requests = 1024,
                           .max_clients = 64,
-                          .idle_spin_us = 50};
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i] + (strncmp(argv[i], "--", 2) ? 0 : 2);
-        size_t bytes = strcspn(name, "=");
-        const char *value = name[bytes] ? name + bytes + 1 : NULL;
-        const struct option *opt = name == argv[i] ? NULL : find(name, bytes);
-        if (!opt)
-            return unknown(argv[i], name, bytes, f);
-        if (!opt->value && value)
-            return fail(f, -EINVAL, "--%s takes no value", opt->name);
-        if (opt->kind == HELP)
-            return OPTIONS_HELP;
-        if (opt->kind == VERSION)
-            return OPTIONS_VERSION;
-        if (!value && ++i < argc)
-            value = argv[i];
-        if (!value)
-            return fail(f, -EINVAL, "--%s needs a value: --%s %s", opt->name, opt->name,
-                        opt->value);
-        int rc = set(o, opt, value, f);
-        if (rc < 0)
-            return rc;
+                          .idle_spin_us = 50,
+                          .io_cpu = OPTIONS_NO_CPU,
+                          .log_level = LOG_LEVEL_INFO};
+}
+
+int options_parse(struct options *o, int argc, char **argv, struct fail *f)
+{
+    set_defaults(o);
+    int rc = take_arguments(o, argc, argv, f);
+    if (!rc && o->config) {
+        const char *path = o->config;
+        set_defaults(o);
+        rc = config_read(o, path, f);
+        if (!rc)
+            rc = take_arguments(o, argc, argv, f); /* again: they win */
     }
-    return check_whole(o, f);
+    if (!rc)
+        rc = check_whole(o, f);
+    return rc ? rc : o->check_config ? OPTIONS_CHECK : OPTIONS_RUN;
 }
 
 void options_help(FILE *out)
@@ -311,12 +493,103 @@ void options_help(FILE *out)
           "usage: llmd --model FILE [--instance NAME] [OPTION VALUE | --OPTION=VALUE ...]\n\n",
           out);
     for (size_t i = 0; i < N_OPTIONS; i++) {
+        const struct option *opt = &table[i];
         char left[64];
-        snprintf(left, sizeof left, "--%s %s", table[i].name, table[i].value ? table[i].value : "");
-        fprintf(out, "  %-30s %s\n", left, table[i].help);
+        snprintf(left, sizeof left, "--%s %s", opt->name, opt->value ? opt->value : "");
+        fprintf(out, "  %-30s %s", left, opt->help);
+        fprintf(out, opt->by_default ? " (%s)\n" : "\n", opt->by_default);
     }
     fputs("\nA line with the word 'ready' on standard output says that clients may connect.\n"
           "SIGTERM, SIGINT or SIGHUP ends the running requests and leaves. Exit status: 0, 1 for a "
           "failure, 2 for a wrong command line.\n",
           out);
+}
+
+/* ---- in effect ---- */
+
+static void print_word(FILE *out, const struct option *opt, int place)
+{
+    const char *word = opt->value;
+    for (; place > 0; place--)
+        word += strcspn(word, "|") + 1;
+    fprintf(out, "%s = %.*s\n", opt->name, (int)strcspn(word, "|"), word);
+}
+
+static void print_value(FILE *out, const struct option *opt, const void *field)
+{
+    int value, place = 0;
+    memcpy(&value, field, sizeof value);
+    while (values_of(opt->kind)[place] != value) /* it is one of them: nothing else is stored */
+        place++;
+    print_word(out, opt, place);
+}
+
+static void print_cpus(FILE *out, const struct option *opt, const struct cpus *list)
+{
+    char text[6 * CPUS_MAX];
+    cpus_print(list, text, sizeof text);
+    fprintf(out, "%s = %s\n", opt->name, text);
+}
+
+static void print_option(FILE *out, const struct option *opt, const struct options *o)
+{
+    const void *field = (const char *)o + opt->at;
+    switch (opt->kind) {
+    case TEXT:
+    case INSTANCE:
+        fprintf(out, "%s = %s\n", opt->name, *(const char *const *)field);
+        break;
+    case NUMBER:
+        fprintf(out, "%s = %u\n", opt->name, *(const uint32_t *)field);
+        break;
+    case SIZE:
+        fprintf(out, "%s = %llu\n", opt->name, (unsigned long long)*(const uint64_t *)field);
+        break;
+    case SWITCH:
+        fprintf(out, "%s = %s\n", opt->name, *(const bool *)field ? "yes" : "no");
+        break;
+    case CPUS:
+        print_cpus(out, opt, field);
+        break;
+    case BACKEND:
+        print_word(out, opt, o->plain);
+        break;
+    default:
+        print_value(out, opt, field);
+    }
+}
+
+/* Whether the value is known without the model and the machine. */
+static bool is_settled(const struct option *opt, const struct options *o)
+{
+    const void *field = (const char *)o + opt->at;
+    if (o->given >> (opt - table) & 1)
+        return true;
+    switch (opt->kind) {
+    case TEXT:
+        return *(const char *const *)field != NULL;
+    case NUMBER:
+        return *(const uint32_t *)field >= opt->min && *(const uint32_t *)field <= opt->max;
+    case SIZE:
+        return *(const uint64_t *)field != 0;
+    case CPUS:
+        return ((const struct cpus *)field)->n != 0;
+    case ACTIVATIONS:
+        return false;
+    default:
+        return true;
+    }
+}
+
+void options_print(FILE *out, const struct options *o)
+{
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        const struct option *opt = &table[i];
+        if (opt->command_line)
+            continue;
+        if (is_settled(opt, o))
+            print_option(out, opt, o);
+        else
+            fprintf(out, "# %s: %s\n", opt->name, opt->by_default ? opt->by_default : "not given");
+    }
 }

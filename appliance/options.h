@@ -1,12 +1,13 @@
-/* options.h - llmd's command line: what may be said, and what it means.
+/* options.h - what llmd may be told, on its command line and in a configuration file.
  *
  *     struct options o;
  *     switch (options_parse(&o, argc, argv, &f)) { case OPTIONS_RUN: ... }
  *
- * Every option takes `--name VALUE` or `--name=VALUE`; a later one replaces an earlier one. What is
- * wrong is said in one sentence that names the option and, where there is one, the range or the
- * closest name. Limits that depend on the model (the longest sequence) are checked where it is
- * known.
+ * Every option takes `--name VALUE` or `--name=VALUE`; a later one replaces an earlier one.
+ * Switches are `--name` or `--name=yes|no`. The file that --config names (config.h) is read first,
+ * wherever it stands: what the command line says wins. What is wrong is said in one sentence that
+ * names the option and, where there is one, the range or the closest name; of a file, with its
+ * line. Limits that depend on the model or the machine are checked where those are known.
  */
 #ifndef LLMD_OPTIONS_H
 #define LLMD_OPTIONS_H
@@ -16,11 +17,16 @@
 #include <stdio.h>
 
 #include "../gpu/gpu.h"
+#include "cpus.h"
+#include "log.h"
 #include "waiter.h"
 
-/* Strings point into argv. 0 stands for "not given" where the default needs the model or machine.
- */
+enum { OPTIONS_NO_CPU = UINT32_MAX, OPTIONS_TEXT = 6 << 10 };
+
+/* Strings point into argv or into `text`, so this is not copied. 0 stands for "not given" where the
+ * default needs the model or machine. */
 struct options {
+    const char *config;            /* NULL: no file */
     const char *model;             /* path; always set */
     const char *instance;          /* "default" */
     const char *served_model_name; /* NULL: the model's own name */
@@ -38,13 +44,33 @@ struct options {
     uint32_t idle_spin_us;           /* 50 */
     uint32_t num_kv_blocks;          /* 0: sized in bytes */
     uint64_t kv_cache_memory;        /* bytes; 0: from the machine */
+    struct cpus cpu_list;            /* --cpu-list with --io-cpu in front; n 0: not given */
+    uint32_t io_cpu;                 /* OPTIONS_NO_CPU: not given */
+    uint32_t rt_priority;            /* SCHED_FIFO's; 0: not given */
+    bool mlock;
+    enum log_level log_level; /* info */
+    bool log_json;
+    bool check_config;
+
+    uint64_t given; /* bit i: option i of the table was named */
+    uint32_t text_bytes;
+    char text[OPTIONS_TEXT]; /* strings of the file */
 };
 
-enum options_result { OPTIONS_RUN = 0, OPTIONS_HELP = 1, OPTIONS_VERSION = 2 };
+enum options_result { OPTIONS_RUN = 0, OPTIONS_HELP = 1, OPTIONS_VERSION = 2, OPTIONS_CHECK = 3 };
 
 /* Returns an enum options_result, or -EINVAL with the sentence in f. */
 int options_parse(struct options *o, int argc, char **argv, struct fail *f);
 void options_help(FILE *out);
+
+/* The options in effect as a configuration file: what --check-config shows. What only the model or
+ * the machine decides stands in comments. */
+void options_print(FILE *out, const struct options *o);
+
+/* What a file says: `name` without dashes. Copies the value. -EINVAL with a sentence that begins
+ * with the name; -ENOENT for a name that is unknown. *known becomes the option's number. */
+int options_set_from_file(struct options *o, const char *name, const char *value, unsigned *known,
+                          struct fail *f);
 
 /* "512M", "1.5GiB" is not one: digits, then nothing or one of K M G T (powers of 1024), then
  * optionally "B" or "iB". Returns 0, or -EINVAL, -ERANGE. */

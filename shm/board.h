@@ -80,6 +80,7 @@ struct llm_board {
     order_u64 max_rows_in_step, max_seqs_in_step;
     order_u64 requests, refused, finished, cancelled, preemptions, prompt_tokens, output_tokens;
     order_u64 clients_total, evictions, wakes, sleeps, backstop_rescues, board_lost;
+    order_u64 heap_allocated, heap_resident; /* bytes, of the engine's own heap; 0: not known */
 
     alignas(0x1000) struct llm_histogram step; /* one step of the backend */
     struct llm_histogram overhead;             /* the engine's own part between two busy steps */
@@ -94,6 +95,7 @@ struct llm_board {
 
 _Static_assert(offsetof(struct llm_board, state) == 0x800 &&
                    offsetof(struct llm_board, running) == 0x840 &&
+                   offsetof(struct llm_board, heap_resident) + 8 <= 0x1000 &&
                    offsetof(struct llm_board, step) == 0x1000 &&
                    offsetof(struct llm_board, errors_written) == 0x4000,
                "board layout");

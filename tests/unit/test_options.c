@@ -157,6 +157,82 @@ static void out_of_range(void **state)
     refused("--model a --instance .x", "not starting with a dot");
 }
 
+static void switches(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--mlock --model m --log-json"), OPTIONS_RUN); /* takes no word */
+    assert_string_equal(o.model, "m");
+    assert_true(o.mlock);
+    assert_true(o.log_json);
+    assert_int_equal(parse("--model m --mlock=yes --mlock=no --log-json=1 --log-json=false"),
+                     OPTIONS_RUN);
+    assert_false(o.mlock);
+    assert_false(o.log_json);
+    refused("--model m --mlock=maybe", "--mlock is yes or no, not 'maybe'");
+    refused("--model m --mlock maybe", "'maybe' is not an option");
+    assert_int_equal(parse("--check-config --model m"), OPTIONS_CHECK);
+    refused("--check-config", "--model FILE is required");
+}
+
+static void cpus(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--model m --cpu-list 4,0-2"), OPTIONS_RUN);
+    assert_int_equal(o.cpu_list.n, 4);
+    assert_int_equal(o.cpu_list.at[0], 4);
+    assert_int_equal(o.cpu_list.at[3], 2);
+    assert_int_equal(o.threads, 4); /* one for each of them */
+    assert_int_equal(parse("--model m --cpu-list 4,0-2 --threads 2 --io-cpu 1"), OPTIONS_RUN);
+    assert_int_equal(o.threads, 2);
+    assert_int_equal(o.cpu_list.n, 4);
+    assert_int_equal(o.cpu_list.at[0], 1);
+    assert_int_equal(o.cpu_list.at[1], 4);
+    assert_int_equal(o.cpu_list.at[3], 2);
+    assert_int_equal(parse("--model m --cpu-list 0-1 --io-cpu 5"), OPTIONS_RUN);
+    assert_int_equal(o.cpu_list.n, 3); /* one more place, for as many threads */
+    assert_int_equal(o.cpu_list.at[0], 5);
+    assert_int_equal(o.threads, 2);
+    assert_int_equal(parse("--model m --io-cpu 0"), OPTIONS_RUN);
+    assert_int_equal(o.cpu_list.at[0], 0);
+    assert_int_equal(o.threads, 0);
+    refused("--model m --cpu-list 0-1 --threads 3", "--threads 3 is more than the 2 CPUs");
+    refused("--model m --cpu-list 0,0", "--cpu-list names CPU 0 twice");
+    refused("--model m --cpu-list 2-4,3", "--cpu-list names CPU 3 twice");
+    static const char *const bad[] = {"a", "1-", "-1", "2-1", "1,,2", "1,", "0-3x", "1024", "0x1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char line[64], sentence[128];
+        snprintf(line, sizeof line, "--model m --cpu-list %s", bad[i]);
+        snprintf(sentence, sizeof sentence, "as 0-3,8, not '%s'", bad[i]);
+        refused(line, sentence);
+    }
+    refused("--model m --cpu-list 0-1023", "names more than 512 CPUs");
+    refused("--model m --io-cpu 1024", "--io-cpu 1024 is out of range: 0 to 1023");
+    refused("--model m --rt-priority 0", "--rt-priority 0 is out of range: 1 to 99");
+    refused("--model m --log-level verbose", "--log-level is one of error|warn|info|debug");
+}
+
+static void cpu_lists_are_printed_short(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"0", "0-1", "3,2,1", "0-3,8,10-11", "5,0-3,7,6"};
+    char out[64];
+    struct cpus list;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        assert_int_equal(cpus_parse(&list, "x", lists[i], &f), 0);
+        cpus_print(&list, out, sizeof out);
+        assert_string_equal(out, lists[i]);
+    }
+    cpus_print(&list, out, 4); /* cut, not overrun */
+    assert_string_equal(out, "5,0");
+    cpus_allowed(&list);
+    assert_true(list.n >= 1);
+    while (list.n < CPUS_MAX)
+        list.at[list.n] = 600 + list.n, list.n++;
+    cpus_put_first(&list, 1); /* full, with or without it */
+    assert_int_equal(list.n, CPUS_MAX);
+    assert_int_equal(list.at[0], 1);
+}
+
 static void sizes(void **state)
 {
     (void)state;
@@ -195,6 +271,9 @@ int main(void)
                                        cmocka_unit_test(unknown_options),
                                        cmocka_unit_test(missing),
                                        cmocka_unit_test(out_of_range),
+                                       cmocka_unit_test(switches),
+                                       cmocka_unit_test(cpus),
+                                       cmocka_unit_test(cpu_lists_are_printed_short),
                                        cmocka_unit_test(sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,7 +138,9 @@ static json_t *board_json(const struct llm_board *b, bool lives)
                    {"wakes", &b->wakes},
                    {"sleeps", &b->sleeps},
                    {"backstop_rescues", &b->backstop_rescues},
-                   {"board_lost", &b->board_lost}};
+                   {"board_lost", &b->board_lost},
+                   {"heap_allocated_bytes", &b->heap_allocated},
+                   {"heap_resident_bytes", &b->heap_resident}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         set_u64(o, figures[i].key, figures[i].v);
     json_object_set_new(o, "kv_blocks_total", json_integer(b->kv_blocks_total));
