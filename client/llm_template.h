@@ -59,7 +59,8 @@ extern "C" {
 struct llm_template;
 
 /* Failures. With each comes one sentence in `why`, NUL-terminated and cut to fit, that names the
- * line of the template and the construct. -ENOMEM and -EINVAL (a NULL argument) are possible too.
+ * line of the template and the construct. -ENOMEM and -EINVAL (a NULL argument, a wrong
+ * limits->size) are possible too.
  */
 enum llm_template_error {
     LLM_TEMPLATE_ESYNTAX = -3001, /* the template is not well-formed */

@@ -165,10 +165,9 @@ static const struct dict *take_now(struct tpl *t, struct dict *input)
     const struct value *now = input_at(input, "now");
     if (!now)
         return input;
-    if (now->kind != V_STR)
+    if (now->kind != V_STR || !tpl_read_time(now->u.s, &t->now))
         wrong_type(t, "now", "a string like \"2030-12-31 23:59:59\"");
     t->has_now = true;
-    t->now = *now;
     struct dict *rest = tpl_dict_new(t);
     for (uint32_t i = 0; i < input->n; i++)
         if (!tpl_str_is(input->e[i].key.u.s, "now"))

@@ -204,8 +204,8 @@ static int number(const char *p, int n)
     return v;
 }
 
-/* "YYYY-MM-DD HH:MM:SS" */
-static bool read_time(const struct str *s, struct tm *tm)
+/* "YYYY-MM-DD HH:MM:SS"; false if it is no such time */
+bool tpl_read_time(const struct str *s, struct tm *tm)
 {
     static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     const char *p = s->p;
@@ -222,19 +222,19 @@ static bool read_time(const struct str *s, struct tm *tm)
     if (year < 1 || month < 1 || month > 12 || tm->tm_mday < 1 || tm->tm_hour < 0 ||
         tm->tm_hour > 23 || tm->tm_min < 0 || tm->tm_min > 59 || tm->tm_sec < 0 || tm->tm_sec > 59)
         return false;
-    return tm->tm_mday <= days[month - 1] + (month == 2 && leap(year));
+    if (tm->tm_mday > days[month - 1] + (month == 2 && leap(year)))
+        return false;
+    complete(tm);
+    return true;
 }
 
 static struct tm now(struct tpl *t)
 {
     struct tm tm;
-    if (t->has_now) {
-        if (!read_time(t->now.u.s, &tm))
-            tpl_error(t, "the input's `now` is not a time like \"2030-12-31 23:59:59\"");
-    } else {
-        time_t clock = time(NULL);
-        localtime_r(&clock, &tm);
-    }
+    time_t clock = time(NULL);
+    if (t->has_now)
+        return t->now;
+    localtime_r(&clock, &tm);
     complete(&tm);
     return tm;
 }

@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "../llm_template.h"
 
@@ -442,7 +443,7 @@ struct tpl {
     const struct llm_template *source;
     bool autoescape;
     bool has_now;
-    struct value now; /* the input's, a string */
+    struct tm now; /* the input's */
 };
 
 struct llm_template {
@@ -798,6 +799,7 @@ struct value tpl_context_get(struct tpl *t, const struct context *c, const struc
 struct value tpl_call_value(struct tpl *t, struct value f, const struct args *a);
 bool tpl_value_callable(struct value v);
 const struct dict *tpl_call_globals(struct tpl *t);
+bool tpl_read_time(const struct str *s, struct tm *tm);
 
 /* Binds arguments to parameter names: out[i] is V_MISSING where none came. `names` end in NULL, the
  * first `required` must be given; `positional`: no keywords. */

@@ -105,7 +105,7 @@ size_t tpl_str_offset(struct tpl *t, const struct str *s, uint32_t chars)
 static const struct str *concat_copy(struct tpl *t, const struct str *a, const struct str *b,
                                      size_t bytes)
 {
-    bool roomy = bytes >= 512;
+    bool roomy = bytes >= 512 && t->context; /* not for what renderings share */
     size_t room = roomy ? bytes * 2 : bytes;
     struct str *s = tpl_alloc(t, sizeof *s);
     char *p = tpl_alloc(t, room);
