@@ -283,6 +283,11 @@ def control_seeds():
     put("hello", hello)
     put("welcome", welcome)
     put("reject", reject)
+    for name, sizes in {"least": (1, 2, 1, 1), "defaults": (0, 0, 0, 0), "most": (4096, 65536, 64 << 20, 32768),
+                        "sq_4097": (4097, 0, 0, 0), "cq_65537": (0, 65537, 0, 0), "arena_over": (0, 0, (64 << 20) + 1, 0),
+                        "arena_2_32": (0, 0, (1 << 32) - 1, 0), "inflight_32769": (0, 0, 0, 32769),
+                        "no_room_for_tokens": (0, 16, 0, 16), "odd": (5, 9, 4097, 3)}.items():
+        put("hello_" + name, {**hello, **dict(zip(("sq", "cq", "arena", "inflight"), sizes))})
     put("empty_map", {})
     put("no_type", {k: v for k, v in hello.items() if k != "t"})
     put("type_unknown", {**hello, "t": "goodbye"})
