@@ -392,7 +392,7 @@ static void hears(int fd, const char *begin)
         ssize_t n = recv(fd, text, sizeof text - 1, 0);
         if (n < 0)
             fail_msg("the engine did not say %s", begin);
-        text[n] = 0;
+        text[n > 0 ? n : 0] = 0;
         if (!strncmp(text, begin, strlen(begin)))
             return;
     }
