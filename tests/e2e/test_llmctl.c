@@ -210,7 +210,8 @@ static void choices_of_all_lines(void **state)
 static void ids_come_back(void **state)
 {
     (void)state;
-    static const char *const ids[] = {"7", "-1.5", "\"seven\"", "[1, {\"a\": null}]", "true"};
+    static const char *const ids[] = {"7", "-1732900000.1234567", "\"seven\\u0000\"",
+                                      "[1, {\"a\": null}]", "true"};
     char text[1000];
     size_t used = 0;
     for (size_t i = 0; i < 5; i++)
@@ -220,7 +221,8 @@ static void ids_come_back(void **state)
     json_t *all = ctl_lines("complete", text, "");
     assert_int_equal(json_array_size(all), 6);
     for (size_t i = 0; i < 5; i++) {
-        json_t *want = json_loads(ids[i], JSON_DECODE_ANY, NULL);
+        json_t *want = json_loads(ids[i], JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_non_null(want);
         assert_true(json_equal(json_object_get(json_array_get(all, i), "id"), want));
         json_decref(want);
     }

@@ -108,7 +108,7 @@ static int print_results(const struct ctl_job *jobs, size_t n, struct llm_tokeni
 {
     int failed = 0;
     for (size_t i = 0; i < n; i++) {
-        if (ctl_print_json(ctl_job_result(&jobs[i], t)))
+        if (ctl_print_result(&jobs[i], t))
             return 1;
         if (!lines)
             failed |= report_failure(&jobs[i]);

@@ -32,6 +32,7 @@ __attribute__((format(printf, 1, 2))) int ctl_usage(const char *format, ...);
 /* JSON on one line, 9 significant digits, never NaN; takes the reference. Returns 0, or 1 if stdout
  * is gone. */
 int ctl_print_json(json_t *value);
+#define CTL_JSON (JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY)
 
 /* ---- token sources (source.c) ---- */
 
@@ -86,8 +87,11 @@ bool ctl_interrupted(void);
 /* Why the choice was refused or failed, in words. */
 const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c);
 
-/* The result of a job as JSON; t may be NULL (no text then). */
+/* The result of a job as JSON, but for its id; t may be NULL (no text then). */
 json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t);
+/* Prints it on one line behind the id, which comes back with all the digits it was given. As
+ * ctl_print_json. */
+int ctl_print_result(const struct ctl_job *job, struct llm_tokenizer *t);
 /* TTFT, tokens/s on one line to stderr. */
 void ctl_print_timing(const struct ctl_job *job);
 

@@ -61,7 +61,7 @@ int ctl_usage(const char *format, ...)
 
 int ctl_print_json(json_t *value)
 {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY);
+    char *text = json_dumps(value, CTL_JSON);
     json_decref(value);
     if (!text)
         return ctl_error("out of memory for the result");

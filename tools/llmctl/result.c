@@ -167,7 +167,6 @@ static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_ch
 json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "id", job->id ? json_incref(job->id) : json_null());
     json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)job->prompt.n));
     set_choice(o, job, &job->choices[0], t);
     if (job->n_choices > 1) {
@@ -180,6 +179,21 @@ json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t)
         json_object_set_new(o, "choices", all);
     }
     return o;
+}
+
+int ctl_print_result(const struct ctl_job *job, struct llm_tokenizer *t)
+{
+    json_t *result = ctl_job_result(job, t);
+    char *id = job->id ? json_dumps(job->id, JSON_COMPACT | JSON_ENCODE_ANY) : strdup("null");
+    char *rest = json_dumps(result, CTL_JSON);
+    bool made = id && rest;
+    bool lost = made && (printf("{\"id\":%s,%s\n", id, rest + 1) < 0 || fflush(stdout));
+    free(id);
+    free(rest);
+    json_decref(result);
+    if (!made)
+        return ctl_error("out of memory for the result");
+    return lost ? ctl_error("cannot write to standard output") : 0;
 }
 
 void ctl_print_timing(const struct ctl_job *job)
