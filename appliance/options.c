@@ -531,13 +531,20 @@ static void print_cpus(FILE *out, const struct option *opt, const struct cpus *l
     fprintf(out, "%s = %s\n", opt->name, text);
 }
 
+/* After a blank these would begin a comment. */
+static void print_text(FILE *out, const struct option *opt, const char *text)
+{
+    bool comment = *text == '#' || *text == ';';
+    fprintf(out, "%s%s%s\n", opt->name, comment ? "=" : " = ", text);
+}
+
 static void print_option(FILE *out, const struct option *opt, const struct options *o)
 {
     const void *field = (const char *)o + opt->at;
     switch (opt->kind) {
     case TEXT:
     case INSTANCE:
-        fprintf(out, "%s = %s\n", opt->name, *(const char *const *)field);
+        print_text(out, opt, *(const char *const *)field);
         break;
     case NUMBER:
         fprintf(out, "%s = %u\n", opt->name, *(const uint32_t *)field);

@@ -212,6 +212,24 @@ static char *printed(void)
 }
 
 /* What --check-config prints is a file that means the same. */
+/* Where no blank stands before them, signs of comments belong to the value. */
+static void values_like_comments_are_printed_as_values(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"#a", ";a", "a#b;c", "=a", ":a"};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "model=%s\nserved-model-name=%s\n", values[i], values[i]);
+        good(text, "");
+        assert_string_equal(o.model, values[i]);
+        char *first = printed();
+        good(first, "");
+        assert_string_equal(o.model, values[i]);
+        assert_string_equal(o.served_model_name, values[i]);
+        free(first);
+    }
+}
+
 static void what_is_printed_can_be_read(void **state)
 {
     (void)state;
@@ -276,6 +294,7 @@ int main(void)
         cmocka_unit_test(mistakes_have_their_line),
         cmocka_unit_test(bytes_that_are_no_text),
         cmocka_unit_test(files_that_cannot_be_read),
+        cmocka_unit_test(values_like_comments_are_printed_as_values),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(the_example_says_the_defaults),
     };
