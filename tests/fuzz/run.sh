@@ -29,7 +29,7 @@ for fuzzer; do
     dict=
     case $name in # long inputs where there is something to be found in them
     gguf) bytes=16384 ;;
-    control) bytes=4200 ;;
+    control | config | template) bytes=4200 ;;
     *) bytes=1024 ;;
     esac
     [ ! -f "tests/fuzz/$name.dict" ] || dict=-dict=tests/fuzz/$name.dict

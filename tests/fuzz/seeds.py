@@ -476,9 +476,69 @@ def ring_seeds():
     down("error_without_code", 0, [submit, 1, 8, 1], [completion, 2, 1, 0], [publish_, 0], poll_)
 
 
+# ---- configuration files ----
+
+
+def config_seeds():
+    def put(name, data, flags=1):
+        save("config", name, bytes([flags]) + (data.encode() if isinstance(data, str) else data))
+
+    with open(os.path.join(HERE, "..", "..", "etc", "llmd.conf"), "rb") as f:
+        put("example", b"\n".join(line.lstrip(b"# ") if b" = " in line else b"" for line in f.read().split(b"\n")), 0)
+    put("every_option", "model = /a b/c.gguf\ninstance = i.1\nserved-model-name = n\nbackend = cpu-plain\nthreads = 1\n"
+        "cpu-list = 0-1,3\nio-cpu = 3\nrt-priority = 7\nmlock = yes\nmax-model-len = 100\nmax-num-seqs = 5\n"
+        "max-num-batched-tokens = 4\nprefill-chunk = 7\nactivations = f32\nkv-cache-dtype = f32\nkv-cache-memory = 2G\n"
+        "max-requests = 11\nmax-clients = 3\nidle-spin-us = 9\nio = epoll\nlog-level = debug\nlog-json = on\n", 0)
+    put("nothing", "")
+    put("no_model", "threads = 1\n", 0)
+    put("heading", "[llmd]\nthreads = 1\n")
+    put("other_heading", "[server]\nthreads = 1\n")
+    put("heading_open", "[llmd\nthreads = 1\n")
+    put("comments", "# a\n; b\n  # c\nthreads = 1 # d\nmlock = no ; e\n\n")
+    put("model_is_a_comment", "model=#a\n", 0)
+    put("model_is_a_semicolon", "model=;a\n", 0)
+    put("model_with_signs", "model = a#b;c=d:e\n", 0)
+    put("colon", "threads : 1\n")
+    put("no_value", "model =\n")
+    put("no_pair", "threads\n")
+    put("no_name", "= 5\n")
+    put("indented", "model = a\n  b\n   threads = 1\n")
+    put("twice", "threads = 1\nthreads = 2\n")
+    put("unknown", "thraeds = 1\n")
+    put("unknown_long", "t" * 300 + " = 1\n")
+    put("dashes", "--threads = 1\n")
+    put("command_line_only", "check-config = yes\n")
+    put("itself", "config = /etc/llmd.conf\n")
+    put("number_2_64", "threads = 18446744073709551617\n")
+    put("number_negative", "threads = -1\n")
+    put("number_hex", "threads = 0x10\n")
+    put("number_out_of_range", "max-clients = 1025\n")
+    put("size_2_64", "kv-cache-memory = 16777216T\n")
+    put("size_units", "kv-cache-memory = 4GiB\n")
+    put("two_sizes", "kv-cache-memory = 4G\nnum-kv-blocks = 5\n")
+    put("cpus_twice", "cpu-list = 0,0\n")
+    put("cpus_backwards", "cpu-list = 3-1\n")
+    put("cpus_many", "cpu-list = 0-1023\n")
+    put("cpus_2_32", "cpu-list = 4294967296\n")
+    put("cpus_all", "cpu-list = " + ",".join(str(i) for i in range(0, 1023, 2)) + "\n", 3)
+    put("threads_over_cpus", "cpu-list = 0-1\nthreads = 3\n", 3)
+    put("word_unknown", "activations = int4\n")
+    put("switch_unknown", "mlock = maybe\n")
+    put("byte_order_mark", b"\xef\xbb\xbfthreads = 1\n")
+    put("carriage_returns", "threads = 1\r\nmlock = yes\r\n")
+    put("zero_byte", b"threads = 1\0\n")
+    put("no_text", bytes(range(1, 256)))
+    put("no_line_end", "threads = 1")
+    put("long_line", "model = " + "a" * 4500 + "\n")
+    put("long_model", "model = " + "a" * 4095 + "\n", 0)
+    put("long_texts", "model = " + "a" * 4000 + "\nserved-model-name = " + "b" * 127 + "\ninstance = " + "c" * 48 + "\n", 0)
+    put("many_lines", "\n" * 10001)
+
+
 if __name__ == "__main__":
     gguf_seeds()
     control_seeds()
     tokenizer_seeds()
     image_seeds()
     ring_seeds()
+    config_seeds()
