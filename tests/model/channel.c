@@ -7,6 +7,8 @@
 _Static_assert(sizeof(struct channel_own) <= OWN_MAX, "raise OWN_MAX");
 _Static_assert(CLIENTS_MAX *OBJECTS <= OBJECTS_MAX, "raise OBJECTS_MAX");
 
+const char channel_trapped[] = "an operation that was replaced by OP_TRAP was reached";
+
 static unsigned object_of(unsigned client, enum object o)
 {
     return client * OBJECTS + o;
@@ -50,9 +52,10 @@ bool channel_order(struct run *x, enum handshake h, unsigned at, unsigned client
     const struct handshake_op *op = &channel_of(x)->op[h][at];
     const char *function = handshake_table[h].function;
     unsigned l = word_of(channel_of(x), op, client);
+    machine_check(x, op->op != OP_TRAP, channel_trapped);
     if (op->op == OP_FENCE)
         return fence(x, function);
-    if (op->op == OP_NONE || l == NOWHERE)
+    if (op->op == OP_NONE || op->op == OP_TRAP || l == NOWHERE)
         return true;
     if (op->op == OP_RELEASE || op->op == OP_SET)
         machine_store(x, l, *value, op->op == OP_RELEASE);

@@ -11,6 +11,10 @@
  *   2. Every entry is taken once, in order, as it was written; none is overwritten before it was
  *      read; no token is lost, repeated or out of order; the final comes last, once.
  *   3. There is room for every final, and no honest client is found guilty.
+ *
+ * Limits: one or two clients, one to four requests of up to three tokens, rings of two and four
+ * entries, cursors modulo 8. What hostile clients write is the validators' matter. That a thread
+ * which spins gets on at all is the scheduler's.
  */
 #ifndef LLMD_TESTS_MODEL_CHANNEL_H
 #define LLMD_TESTS_MODEL_CHANNEL_H
@@ -57,7 +61,8 @@ enum {
     FAULT_WAIT_WORD = 1 << 7,   /* engine: holds tokens and waits on sq_tail alone */
     FAULT_NO_RESERVE = 1 << 8,  /* tokens fill the whole ring */
     FAULT_FEW_RESERVED = 1 << 9, /* room is kept for the finals owed, not for max_inflight */
-    FAULT_NO_RELEASE = 1 << 10   /* client: the head is not published when the ring is empty */
+    FAULT_NO_RELEASE = 1 << 10,  /* client: the head is not published when the ring is empty */
+    FAULT_HALF_ARMED = 1 << 11   /* engine: sleeps though the last wait was not handed over */
 };
 
 struct channel {
@@ -113,6 +118,7 @@ struct channel_own {
  * which refers to `c`. */
 void channel_defaults(struct channel *c);
 void channel_model(struct channel *c, enum memory memory, struct model *m);
+extern const char channel_trapped[]; /* the violation that OP_TRAP is */
 
 /* ---- for channel_client.c and channel_engine.c ---- */
 

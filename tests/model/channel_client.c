@@ -13,6 +13,27 @@ static struct client_end *end_of(const struct run *x)
     return &channel_own(x)->end[index_of(x)];
 }
 
+/* Where a function keeps what it stores to the word, or loads from it. By the word, not by the
+ * number of the operation: so the model goes on when the table loses one. */
+static uint8_t *kept(const struct run *x, enum handshake h, unsigned at)
+{
+    struct client_end *c = end_of(x);
+    switch (channel_of(x)->op[h][at].word) {
+    case SQ_TAIL:
+        return &c->sq_tail;
+    case SQ_HEAD:
+        return &c->freed;
+    case CQ_HEAD:
+        return &c->cq_head;
+    case CQ_WAIT:
+        return &c->kind;
+    default:
+        return &c->value;
+    }
+}
+
+#define DO(h, at) ORDER(h, at, index_of(x), kept(x, h, at))
+
 /* ---- submissions ---- */
 
 static bool sq_full(const struct run *x)
@@ -54,13 +75,13 @@ static enum progress ring_submit(struct run *x)
     struct client_end *c = end_of(x);
     BEGIN
     if (c->cq_released != c->cq_head) {
-        ORDER(RING_SUBMIT, 0, index_of(x), &c->cq_head);
+        DO(RING_SUBMIT, 0);
         c->cq_released = c->cq_head;
     }
-    ORDER(RING_SUBMIT, 1, index_of(x), &c->sq_tail);
-    ORDER(RING_SUBMIT, 2, index_of(x), &c->sq_tail);
     c->value = 0;
-    ORDER(RING_SUBMIT, 3, index_of(x), &c->value);
+    DO(RING_SUBMIT, 1);
+    DO(RING_SUBMIT, 2);
+    DO(RING_SUBMIT, 3);
     if (c->value)
         STEP(kernel_wake_engine(x, index_of(x), OBJECT_SUBMIT, "publish"));
     END
@@ -73,7 +94,7 @@ static enum progress submit(struct run *x)
     BEGIN
     while (may_submit(x)) {
         if (sq_full(x)) {
-            ORDER(RECLAIM, 0, index_of(x), &c->freed);
+            DO(RECLAIM, 0);
             if (sq_full(x) && channel_of(x)->silent && !c->committed)
                 return BLOCKED; /* nothing else to wait for: the caller tries again and again */
             if (sq_full(x))
@@ -135,12 +156,12 @@ static enum progress client_release_head(struct run *x)
     BEGIN
     if (c->cq_released == c->cq_head)
         return DONE;
-    ORDER(RING_DRAINED, 0, index_of(x), &c->cq_head);
+    DO(RING_DRAINED, 0);
     c->cq_released = c->cq_head;
     c->value = 0;
     if (!channel_faulty(x, FAULT_NO_DRAIN)) {
-        ORDER(RING_DRAINED, 1, index_of(x), &c->cq_head);
-        ORDER(RING_DRAINED, 2, index_of(x), &c->value);
+        DO(RING_DRAINED, 1);
+        DO(RING_DRAINED, 2);
     }
     if (c->value)
         STEP(kernel_wake_engine(x, index_of(x), wrong ? OBJECT_SUBMIT : OBJECT_DRAIN,
@@ -153,7 +174,7 @@ static enum progress take(struct run *x)
 {
     struct client_end *c = end_of(x);
     BEGIN
-    ORDER(RING_POLL, 0, index_of(x), &c->value);
+    DO(RING_POLL, 0);
     if (c->value == c->cq_head) {
         c->value = 0;
         if (channel_of(x)->client_wait == WAIT_SPIN && c->cq_released == c->cq_head)
@@ -174,10 +195,10 @@ static enum progress ring_wait_begin(struct run *x)
     struct client_end *c = end_of(x);
     static uint8_t none = 0;
     BEGIN
-    ORDER(RING_WAIT_BEGIN, 0, index_of(x), &c->kind);
-    ORDER(RING_WAIT_BEGIN, 1, index_of(x), &c->kind);
     c->value = c->cq_head;
-    ORDER(RING_WAIT_BEGIN, 2, index_of(x), &c->value);
+    DO(RING_WAIT_BEGIN, 0);
+    DO(RING_WAIT_BEGIN, 1);
+    DO(RING_WAIT_BEGIN, 2);
     c->sleeps = c->value == c->cq_head;
     if (!c->sleeps)
         ORDER(RING_WAIT_BEGIN, 3, index_of(x), &none);

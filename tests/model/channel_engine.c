@@ -352,6 +352,8 @@ static enum progress arm_client_futexes(struct run *x)
     BEGIN
     EACH_CLIENT
     {
+        if (channel_faulty(x, FAULT_HALF_ARMED) && client_of(x) + 1u == channel_of(x)->clients)
+            break;
         if (idle(x, OBJECT_SUBMIT) && channel_of(x)->word[SQ_TAIL][client_of(x)] != NOWHERE)
             STEP(kernel_wait_engine(x, client_of(x), OBJECT_SUBMIT, end_of(x)->sq_tail));
         if (end_of(x)->held && idle(x, OBJECT_DRAIN) && !channel_faulty(x, FAULT_WAIT_WORD))

@@ -13,6 +13,7 @@ const char *const op_name[OPS] = {
     [OP_RELAXED] = "order_relaxed",
     [OP_SET] = "order_set",
     [OP_FENCE] = "order_fence",
+    [OP_TRAP] = "",
 };
 
 const char *const word_name[WORDS] = {

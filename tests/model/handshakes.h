@@ -14,6 +14,7 @@ enum op {
     OP_RELAXED, /* order_relaxed */
     OP_SET,     /* order_set */
     OP_FENCE,   /* order_fence */
+    OP_TRAP,    /* in no row: the model reports that it came here */
     OPS
 };
 

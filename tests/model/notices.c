@@ -1,6 +1,8 @@
 /* notices.c - see notices.h */
 #include "notices.h"
 
+#include "handshakes.h"
+
 enum { ENGINE_T, CLIENT_T, THREADS };
 enum { L_TEXT, L_TEXT_READS, L_EVICTED };
 enum { OBJECT_WAKE, OBJECT_SOCKET, N_OBJECTS };
@@ -20,6 +22,12 @@ static bool is(const struct run *x, unsigned fault)
     return ((const struct notices *)x->model)->faults & fault;
 }
 
+/* The handshake's one operation, as the table has it. */
+static bool of_kind(enum handshake h, enum op op)
+{
+    return handshake_table[h].op[0].op == op && handshake_table[h].op[0].word == EVICTED;
+}
+
 /* ---- the engine ---- */
 
 static bool write_text(struct run *x)
@@ -31,7 +39,7 @@ static bool write_text(struct run *x)
 
 static bool set_evicted(struct run *x)
 {
-    machine_store(x, L_EVICTED, 1, !is(x, NOTICES_SET));
+    machine_store(x, L_EVICTED, 1, of_kind(RING_EVICT, OP_RELEASE) && !is(x, NOTICES_SET));
     machine_tell(x, "ring_evict", "evicted = 1");
     return true;
 }
@@ -74,7 +82,8 @@ static enum progress engine(struct run *x)
 
 static bool load_evicted(struct run *x)
 {
-    own(x)->evicted = machine_load(x, L_EVICTED, !is(x, NOTICES_RELAXED));
+    bool acquire = of_kind(LOOK_AT_MEMORY, OP_ACQUIRE) && !is(x, NOTICES_RELAXED);
+    own(x)->evicted = machine_load(x, L_EVICTED, acquire);
     machine_tell(x, "look_at_memory", "evicted -> %u", own(x)->evicted);
     return true;
 }

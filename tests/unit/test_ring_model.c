@@ -19,9 +19,10 @@ static void check_case(const struct channel_case *c, enum memory memory)
 {
     struct finding f;
     channel_explore(c, NULL, memory, true, &f);
-    if (f.violation)
-        fail_msg("%s (%s) under %s: %s\n%s", c->name, c->says, memory_name[memory], f.violation,
-                 f.trace);
+    if (f.violation) {
+        fputs(f.trace, stderr); /* too long for cmocka */
+        fail_msg("%s (%s) under %s: %s", c->name, c->says, memory_name[memory], f.violation);
+    }
     assert_true(f.states > 50);
     print_message("  %-16s %-3s ok, %zu states\n", c->name, memory_name[memory], f.states);
     finding_free(&f);
