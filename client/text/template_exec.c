@@ -463,7 +463,9 @@ struct value tpl_call_macro(struct tpl *t, const struct macro *m, const struct a
     const struct macro_def *d = m->def;
     struct activation *a = tpl_activation_new(t, m->outer, d->n_slots);
     struct args rest = copy_args(t, args);
+    struct context *around = t->context;
     tpl_enter(t);
+    t->context = m->context;
     bool found_caller = bind_arguments(t, d, a, &rest);
     if (d->caller_slot >= 0 && !found_caller) {
         struct value caller = take_keyword(&rest, "caller");
@@ -475,6 +477,7 @@ struct value tpl_call_macro(struct tpl *t, const struct macro *m, const struct a
     bind_defaults(t, d, a);
     size_t mark = t->out_bytes;
     exec_all(t, a, &d->body);
+    t->context = around;
     tpl_leave(t);
     return captured(t, mark);
 }
@@ -482,7 +485,7 @@ struct value tpl_call_macro(struct tpl *t, const struct macro *m, const struct a
 static struct value macro_value(struct tpl *t, struct activation *a, const struct macro_def *def)
 {
     struct macro *m = tpl_alloc(t, sizeof *m);
-    *m = (struct macro){def, a};
+    *m = (struct macro){def, a, t->context};
     return (struct value){V_MACRO, {.macro = m}};
 }
 
@@ -503,7 +506,7 @@ static void exec_call_block(struct tpl *t, struct activation *a, const struct no
 static void exec_generation(struct tpl *t, struct activation *a, const struct node *n)
 {
     struct args none = {.n = 0};
-    struct macro m = {n->u.call_block.def, a};
+    struct macro m = {n->u.call_block.def, a, t->context};
     put_text(t, tpl_call_macro(t, &m, &none));
 }
 

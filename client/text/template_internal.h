@@ -390,6 +390,7 @@ struct activation {
 struct macro {
     const struct macro_def *def;
     struct activation *outer;
+    struct context *context; /* where it was defined */
 };
 
 struct block_ref {
