@@ -4,7 +4,8 @@ VERSION := 0.1.0
 B       ?= build
 CC      ?= cc
 OBJCOPY ?= objcopy
-OPT     ?= -O2
+# sanitizer builds: less to compile matters more than speed
+OPT     ?= $(if $(SAN),-O1,-O2)
 # SAN=address,undefined or SAN=thread: a build with sanitizers (give it a B of its own)
 SAN     ?=
 # GOLDEN=DIR: `make check` runs the full reference data of that folder instead of tests/golden
@@ -102,7 +103,7 @@ $(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TES
 
 # AVX2 sources: chosen at run time, so only these files may use the instructions
 ifeq ($(shell uname -m),x86_64)
-$(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += -O3 -mavx2 -mfma -mf16c
+$(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += $(if $(SAN),,-O3) -mavx2 -mfma -mf16c
 endif
 $(CLIENT_O) $(SHM_O): ALL_CFLAGS += -fPIC -fvisibility=hidden
 
