@@ -22,7 +22,7 @@ enum event {
 #define DRAIN_NS      2000000000ull
 #define DRAIN_TICK_NS 10000000ull
 
-enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4 };
+enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4, ACCEPTS_A_ROUND = 4 };
 
 struct loop {
     struct loop_config c;
@@ -141,15 +141,6 @@ static void arm_knock(struct loop *l, uint32_t i)
     k->armed = true;
 }
 
-static void on_accept(struct loop *l)
-{
-    l->accept_armed = false;
-    int i;
-    while ((i = control_accept(l->c.server, l->now_ns)) >= 0)
-        arm_knock(l, (uint32_t)i);
-    l->accept_later = i != -EAGAIN;
-}
-
 /* Answers a HELLO. The knock's descriptor goes to the client or is shut. */
 static void answer(struct loop *l, uint32_t i, const struct llm_hello *hello)
 {
@@ -165,14 +156,9 @@ static void answer(struct loop *l, uint32_t i, const struct llm_hello *hello)
     arm_client_polls(l, (uint32_t)slot);
 }
 
-static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
+/* Takes the HELLO if it is there; else waits for it. */
+static void hear(struct loop *l, uint32_t i)
 {
-    struct knock *k = &l->c.server->knock[i];
-    if (k->generation != generation || !k->armed)
-        return;
-    l->accept_later = false;
-    if (!control_polled(l->c.server, i))
-        return;
     struct llm_hello hello;
     struct llm_reject refusal;
     int rc = control_hear(l->c.server, i, &hello, &refusal);
@@ -185,8 +171,33 @@ static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
         return;
     }
     if (rc == LLM_EPROTO && refusal.text[0])
-        control_refuse(k->fd, &refusal);
+        control_refuse(l->c.server->knock[i].fd, &refusal);
     control_shut(l->c.server, i);
+}
+
+static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
+{
+    struct knock *k = &l->c.server->knock[i];
+    if (k->generation != generation || !k->armed)
+        return;
+    l->accept_later = false;
+    if (control_polled(l->c.server, i))
+        hear(l, i);
+}
+
+/* Most have said HELLO by now: they are not in the way of a crowd that says nothing. A few at a
+ * time, so that a crowd holds up no step for long. */
+static void on_accept(struct loop *l)
+{
+    l->accept_armed = false;
+    int i = -EAGAIN;
+    for (int n = 0; n < ACCEPTS_A_ROUND; n++) {
+        i = control_accept(l->c.server, l->now_ns);
+        if (i < 0)
+            break;
+        hear(l, (uint32_t)i);
+    }
+    l->accept_later = i < 0 && i != -EAGAIN;
 }
 
 /* ---- a round ---- */

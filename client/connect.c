@@ -35,6 +35,7 @@
 #endif
 
 enum { DEFAULT_TIMEOUT_MS = 5000, RETRY_MS = 5 };
+enum { SHUT_OUT = -2000 }; /* stays in this file: the connection ended before an answer came */
 
 static _Thread_local char connect_text[640];
 
@@ -240,7 +241,7 @@ static int hear(const struct llm_client *c, const struct attempt *a, void *packe
                       "process may open no more files",
                       a->instance);
     if (n <= 0)
-        return refuse(LLM_EPROTO, "the engine '%s' closed the connection without an answer",
+        return refuse(SHUT_OUT, "the engine '%s' closed the connection without an answer",
                       a->instance);
     return n;
 }
@@ -404,6 +405,23 @@ static int shake_hands(struct llm_client *c, const struct attempt *a)
     return rc;
 }
 
+/* A crowd at the engine's door pushes out who was slow to greet: then we knock again. */
+static int knock(struct llm_client *c, const struct attempt *a)
+{
+    for (int tries = 1;; tries++) {
+        int rc = open_socket(c, a);
+        if (!rc)
+            rc = shake_hands(c, a);
+        if (rc != SHUT_OUT)
+            return rc;
+        if (tries == CLIENT_KNOCKS || !left_ms(a))
+            return LLM_EPROTO;
+        close(c->socket);
+        c->socket = -1;
+        poll(NULL, 0, RETRY_MS);
+    }
+}
+
 int llm_connect(struct llm_client **out, const char *instance, const struct llm_options *options)
 {
     struct attempt a = {0};
@@ -415,9 +433,7 @@ int llm_connect(struct llm_client **out, const char *instance, const struct llm_
     if (!c)
         return refuse(-ENOMEM, "no memory for a client handle");
     c->socket = c->bell = c->descriptor = -1;
-    rc = open_socket(c, &a);
-    if (!rc)
-        rc = shake_hands(c, &a);
+    rc = knock(c, &a);
     if (rc) {
         llm_close(c);
         return rc;

@@ -59,6 +59,8 @@ uint64_t seeds_next(struct seeds *s);
 
 /* ---- the handle ---- */
 
+enum { CLIENT_KNOCKS = 8 }; /* how often llm_connect tries where no answer comes */
+
 struct mapping {
     void *at; /* NULL: none */
     size_t bytes;

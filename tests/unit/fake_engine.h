@@ -86,6 +86,7 @@ struct fake {
     struct ring_engine ring;
     struct llm_pulse *p;
     struct llm_hello hello; /* what the client said */
+    int hang_ups;           /* so many connections end unanswered before the handshake */
 };
 
 /* For threads, where cmocka's assertions may not fail. */
@@ -325,6 +326,11 @@ static inline void fake_answer(struct fake *f)
 static inline void *fake_handshake(void *arg)
 {
     struct fake *f = arg;
+    for (; f->hang_ups; f->hang_ups--) {
+        f->socket = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
+        REQUIRE(f->socket >= 0);
+        close(f->socket); /* its HELLO may lie there unread, or come too late */
+    }
     f->socket = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
     REQUIRE(f->socket >= 0);
     if (f->fault != FAKE_REJECT_EARLY)

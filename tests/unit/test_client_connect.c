@@ -3,7 +3,7 @@
  */
 #include "fake_engine.h"
 
-#include "../../client/internal.h"
+#include "../../client/handle.h"
 
 static struct llm_options options(void)
 {
@@ -219,6 +219,7 @@ static void every_fault_of_an_engine_is_refused(void **state)
         struct llm_client *c;
         f->fault = (enum fake_fault)fault;
         o.connect_timeout_ms = fault == FAKE_SILENT ? 20 : 0;
+        f->hang_ups = fault == FAKE_HANG_UP ? CLIENT_KNOCKS - 1 : 0;
         int rc = fake_connect(f, &o, &c);
         fake_die(f);
         if (rc != expected[fault].code || !strstr(llm_connect_error(), expected[fault].text))
@@ -226,6 +227,19 @@ static void every_fault_of_an_engine_is_refused(void **state)
         assert_null(c);
         assert_int_equal(fake_open_fds(), fds);
     }
+}
+
+/* A crowd at the door may push a client out before it was heard: it knocks again. */
+static void who_was_pushed_out_knocks_again(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c;
+    int fds = fake_open_fds();
+    f->hang_ups = CLIENT_KNOCKS - 1;
+    assert_int_equal(fake_connect(f, NULL, &c), 0);
+    llm_close(c);
+    fake_die(f);
+    assert_int_equal(fake_open_fds(), fds);
 }
 
 static void codes_have_meanings(void **state)
@@ -251,6 +265,7 @@ int main(void)
         FAKE_TEST(odd_wishes_are_refused),
         FAKE_TEST(later_options_are_understood_if_unused),
         FAKE_TEST(every_fault_of_an_engine_is_refused),
+        FAKE_TEST(who_was_pushed_out_knocks_again),
         FAKE_TEST(codes_have_meanings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
