@@ -1,8 +1,6 @@
-/* fuzz_gguf.c - libFuzzer: any bytes as a model file. What loads is fetched whole, and its
- * vocabulary image is built and checked; the vocabulary alone is opened too.
- *
- *     clang -g -O1 -fsanitize=fuzzer,address,undefined ... tests/fuzz/fuzz_gguf.c
- *     ./fuzz_gguf -max_len=200000 corpus/     (seed it with tests/golden/tiny_gguf/llama.Q4_0.gguf)
+/* fuzz_gguf.c - libFuzzer: any bytes as a model file. What loads is fetched whole, its vocabulary
+ * image is built and checked, and the backend computes with it, whatever numbers its weights are: a
+ * shape is refused, or tokens come out that the vocabulary has. The vocabulary alone is opened too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,13 +58,57 @@ static void check_image(const struct model *m)
     free(image);
 }
 
-static void try_it(const char *path)
+/* Greedy, drawn, and scored: three rows of one sequence. */
+static void run_step(const struct gpu_ops *ops, struct gpu *g, uint32_t vocab)
+{
+    const uint32_t block = 0;
+    const int32_t tokens[] = {0, (int32_t)vocab - 1, (int32_t)vocab / 2};
+    const struct gpu_seq seq = {.blocks = &block, .n_rows = 3, .rope_len = 4};
+    struct gpu_output outputs[3];
+    struct gpu_result results[3];
+    for (uint32_t i = 0; i < 3; i++)
+        outputs[i] = (struct gpu_output){.row = i, .target = -1, .position = i + 1};
+    outputs[1].sampling = (struct gpu_sampling){
+        .temperature = 0.7f, .top_p = 0.9f, .min_p = 0.01f, .top_k = 5, .seed = 1};
+    outputs[2].target = 0;
+    const struct gpu_step step = {.n_rows = 3,
+                                  .n_seqs = 1,
+                                  .n_outputs = 3,
+                                  .tokens = tokens,
+                                  .seqs = &seq,
+                                  .outputs = outputs,
+                                  .results = results};
+    demand(!ops->submit(g, &step) && !ops->wait(g));
+    for (uint32_t i = 0; i < 3; i++)
+        demand(results[i].token >= 0 && (uint32_t)results[i].token < vocab);
+}
+
+static void compute(struct model *m, bool plain)
+{
+    const struct gpu_ops *ops = gpu_cpu_ops();
+    const struct gpu_config config = {
+        .threads = 1, .max_rows = 3, .max_seqs = 1, .max_outputs = 3, .max_len = 4, .plain = plain};
+    struct gpu_source source = model_source(m);
+    struct fail f = {0};
+    struct gpu *g = NULL;
+    demand(ops->open(&g, &config, &f) == 0);
+    if (ops->load(g, &m->net, &source, &f) == 0) {
+        demand(ops->pool(g, 1, &f) == 0);
+        run_step(ops, g, m->net.vocab);
+    } else {
+        demand(f.code < 0 && f.text[0]);
+    }
+    ops->close(g);
+}
+
+static void try_it(const char *path, bool plain)
 {
     struct fail f = {0}, vf = {0};
     struct model *m;
     if (model_open(&m, path, &f) == 0) {
         fetch_net(m);
         check_image(m);
+        compute(m, plain);
         model_close(m);
     } else {
         demand(f.code < 0 && f.text[0]);
@@ -85,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
     demand(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    try_it(path);
+    try_it(path, size & 1);
     close(fd);
     return 0;
 }

@@ -52,7 +52,7 @@ class Gguf:
     """A whole tiny model: 1 layer of 32, one head, 8 tokens. Parts are changed by name."""
 
     def __init__(self, spm=False):
-        self.version, self.alignment, self.data = 3, 32, True
+        self.version, self.alignment, self.data, self.fill = 3, 32, True, None
         self.n_tensors = self.n_keys = None
         a = "llama."
         self.keys = [
@@ -125,7 +125,7 @@ class Gguf:
             out += b"".join(u64(n) for n in t["ne"]) + u32(t["type"]) + u64(end if t["offset"] is None else t["offset"])
             end += (bytes_ // block + self.alignment - 1) // self.alignment * self.alignment
         if self.data:
-            out += bytes(-len(out) % self.alignment) + bytes(i * 7 & 63 for i in range(end))
+            out += bytes(-len(out) % self.alignment) + ((self.fill * end)[:end] if self.fill else bytes(i * 7 & 63 for i in range(end)))
         return out
 
 
@@ -160,6 +160,9 @@ def gguf_seeds():
 
         return change
 
+    # all ones: every scale and norm is NaN; or every second byte 0x7c: infinities
+    gguf("weights_nan", lambda g: setattr(g, "fill", b"\xff"), data=True)
+    gguf("weights_infinite", lambda g: setattr(g, "fill", b"\0\x7c\x80\x7f"), data=True)
     # counts and sizes that overflow
     gguf("tensors_2_60", lambda g: setattr(g, "n_tensors", 1 << 60))
     gguf("tensors_minus_1", lambda g: setattr(g, "n_tensors", (1 << 64) - 1))
@@ -206,7 +209,6 @@ def gguf_seeds():
     gguf("value_type_13", lambda g: g.set("x", 13, bytes(8)))
     # tables larger than what they index
     gguf("layers_2_31", lambda g: g.set(a + "block_count", U32, u32(1 << 31)), data=True)
-    gguf("layers_1000000", lambda g: g.set(a + "block_count", U32, u32(1000000)), data=True)
     gguf("heads_kv_array", lambda g: g.set(a + "attention.head_count_kv", ARR, array(U32, [1])), data=True)
     gguf("heads_kv_short_array", lambda g: g.set(a + "attention.head_count_kv", ARR, array(U32, [])), data=True)
     gguf("types_fewer_than_tokens", lambda g: g.set(t + "token_type", ARR, array(I32, [1, 1])))
@@ -238,7 +240,7 @@ def gguf_seeds():
     for version in (0, 1, 2, 4, 0x03000000):
         gguf(f"version_{version:x}", lambda g: setattr(g, "version", version), data=version == 2)
     whole = Gguf().bytes()
-    for n in (0, 3, 4, 8, 23, 24, 60, 700, len(whole) - 1):
+    for n in (0, 3, 4, 8, 23, 24, 60, 700):
         save("gguf", f"cut_{n}", whole[:n])
     bad = Gguf()
     bad.data = False
