@@ -15,14 +15,15 @@ static uint32_t least(uint32_t a, uint32_t b)
 }
 
 /* n rows from position pos on, the last one sampled. */
-static int run(const struct gpu_ops *ops, struct gpu *gpu, uint32_t vocab, uint32_t pos, uint32_t n)
+static int run(const struct gpu_ops *ops, struct gpu *gpu, const struct warmup *w, uint32_t pos,
+               uint32_t n)
 {
     static const uint32_t blocks[BLOCKS] = {0};
     int32_t tokens[PROMPT];
     struct gpu_result result;
     for (uint32_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)((pos + i) % vocab);
-    struct gpu_seq seq = {.blocks = blocks, .pos = pos, .n_rows = n};
+        tokens[i] = (int32_t)((pos + i) % w->vocab);
+    struct gpu_seq seq = {.blocks = blocks, .pos = pos, .n_rows = n, .rope_len = w->max_len};
     struct gpu_output output = {
         .row = n - 1,
         .target = -1,
@@ -43,9 +44,9 @@ int warmup_run(const struct gpu_ops *ops, struct gpu *gpu, const struct warmup *
 {
     uint32_t room = least(w->max_len, least(w->n_blocks, BLOCKS) * GPU_KV_BLOCK);
     uint32_t prompt = least(least(PROMPT, w->max_rows), room), pos = prompt;
-    int rc = run(ops, gpu, w->vocab, 0, prompt);
+    int rc = run(ops, gpu, w, 0, prompt);
     for (; !rc && pos < room && pos < prompt + SINGLE; pos++)
-        rc = run(ops, gpu, w->vocab, pos, 1);
+        rc = run(ops, gpu, w, pos, 1);
     ops->rest(gpu);
     return rc;
 }
