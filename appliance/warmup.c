@@ -47,6 +47,5 @@ int warmup_run(const struct gpu_ops *ops, struct gpu *gpu, const struct warmup *
     int rc = run(ops, gpu, w, 0, prompt);
     for (; !rc && pos < room && pos < prompt + SINGLE; pos++)
         rc = run(ops, gpu, w, pos, 1);
-    ops->rest(gpu);
     return rc;
 }
