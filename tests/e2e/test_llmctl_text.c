@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Each case is two processes. */
-enum { EVERY = 6, EVERY_SANITIZED = 40 };
+enum { EVERY = 12, EVERY_SANITIZED = 40 };
 
 static const char *scratch_file(const char *name, const void *data, size_t bytes)
 {
