@@ -1,5 +1,5 @@
 /* touch.h - the KV pool gets its pages before a step needs them, and without holding up the start:
- * what is used first at once, the rest from a thread that runs only where a CPU is idle.
+ * what is used first at once, a reserve from a thread that runs only where a CPU is idle.
  *
  *     pool_run(threads, job, &t)             job: touch_range(t->at, t->first, thread, n_threads)
  *     touch_start(&t)                        returns at once
