@@ -390,9 +390,10 @@ static void hears(int fd, const char *begin)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     for (;;) {
         ssize_t n = recv(fd, text, sizeof text - 1, 0);
+        size_t end = n > 0 && (size_t)n < sizeof text ? (size_t)n : 0;
         if (n < 0)
             fail_msg("the engine did not say %s", begin);
-        text[n > 0 ? n : 0] = 0;
+        text[end] = 0;
         if (!strncmp(text, begin, strlen(begin)))
             return;
     }
