@@ -2,7 +2,8 @@
  *
  * template_lex.c      source text -> tokens
  * template_parse.c, template_parse_expr.c   tokens -> nodes
- * template_scope.c    nodes -> nodes whose names are slots of activations
+ * template_symbols.c, template_walk.c, template_scope.c
+ *                     nodes -> nodes whose names are slots of activations
  * template_exec.c, template_eval.c, template_call.c   run statements, expressions, calls
  * template_value.c, template_dict.c, template_number.c, template_iter.c   values
  * template_methods.c, template_filters*.c, template_tests.c, template_format.c, template_json.c,
