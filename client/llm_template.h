@@ -27,20 +27,20 @@
  * an error where it is reached. A template can read its input and make text; it can do nothing
  * else.
  *
- * The input is a JSON object whose members are the template's variables:
- *   messages               array; must be there
- *   tools, documents       array of objects, or null; none if absent
- *   add_generation_prompt  boolean; false if absent
- *   bos_token, eos_token, pad_token, unk_token, sep_token, cls_token, mask_token
- *                          string or null: the special tokens
- *   now                    "YYYY-MM-DD HH:MM:SS": what strftime_now sees instead of the clock; it
- * is not a variable any other              as it is Objects keep the order of their members;
- * integers of any length stay exact.
+ * The input is a JSON object whose members are the template's variables. These are checked:
  *
- * Every text is UTF-8. An ill-formed template or input is refused.
+ * - messages: an array; must be there
+ * - tools, documents: an array of objects, or null; null if absent
+ * - add_generation_prompt: a boolean; false if absent
+ * - bos_token, eos_token, pad_token, unk_token, sep_token, cls_token, mask_token: a string, or null
+ * - now: "YYYY-MM-DD HH:MM:SS", what strftime_now sees in place of the clock; it is no variable
+ *
+ * All others are free. Objects keep the order of their members; integers of any length stay exact.
+ * Every text is UTF-8; an ill-formed template or input is refused, and so are halves of surrogate
+ * pairs. Not there: bytes (str.encode) and escapes by character name.
  *
  * Threads: a parsed template is never written again, so that many threads may render it at once.
- * Nothing here blocks, reads files or looks at the environment.
+ * Nothing here blocks or reads files, but for the local time zone where strftime_now needs it.
  */
 #ifndef LLM_TEMPLATE_H
 #define LLM_TEMPLATE_H
@@ -60,22 +60,25 @@ struct llm_template;
 
 /* Failures. With each comes one sentence in `why`, NUL-terminated and cut to fit, that names the
  * line of the template and the construct. -ENOMEM and -EINVAL (a NULL argument, a wrong
- * limits->size) are possible too.
- */
+ * limits->size) are possible too. */
 enum llm_template_error {
-    LLM_TEMPLATE_ESYNTAX = -3001, /* the template is not well-formed */
-    LLM_TEMPLATE_EINPUT = -3002,  /* the input is not such a JSON object */
-    LLM_TEMPLATE_ERAISED =
-        -3003, /* the template called raise_exception; `why` ends in its message */
-    LLM_TEMPLATE_EFAILED = -3004, /* an operation failed: a wrong type, an undefined value, ... */
-    LLM_TEMPLATE_ELIMIT = -3005   /* the template wanted more than the limits allow */
+    /* the template is not well-formed */
+    LLM_TEMPLATE_ESYNTAX = -3001,
+    /* the input is not such a JSON object */
+    LLM_TEMPLATE_EINPUT = -3002,
+    /* the template called raise_exception; `why` ends in its message */
+    LLM_TEMPLATE_ERAISED = -3003,
+    /* an operation failed: a wrong type, an undefined value, ... */
+    LLM_TEMPLATE_EFAILED = -3004,
+    /* the template wanted more than the limits allow */
+    LLM_TEMPLATE_ELIMIT = -3005
 };
 
 /* What one rendering may use; 0 means the default. */
 struct llm_template_limits {
-    uint32_t size;      /* sizeof(struct llm_template_limits) */
-    uint32_t max_depth; /* nesting of evaluation, macro calls included: 1200 (about 1 MiB of
-                           stack at most) */
+    uint32_t size; /* sizeof(struct llm_template_limits) */
+    /* nesting of evaluation, macro calls included: 1200, for which 1 MiB of stack is enough */
+    uint32_t max_depth;
     uint64_t max_steps; /* expressions, iterations, and text handled per 256 bytes: 20 million */
     size_t max_memory_bytes; /* values in use: 256 MiB */
     size_t max_output_bytes; /* 64 MiB */
