@@ -22,6 +22,7 @@ export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=exitcode=98:halt_on_error=1
 
 logs=$(mktemp -d "${TMPDIR:-/tmp}/llmd-check-XXXXXX")
+chmod 711 "$logs" # tests act as other users too
 export TMPDIR="$logs" # sockets of the tests lie below it: their names have 107 bytes in all
 trap 'rm -rf "$logs"' EXIT
 trap stop INT TERM HUP
