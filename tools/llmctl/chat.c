@@ -10,33 +10,14 @@
 
 #include "dialog.h"
 
-enum {
-    O_SYSTEM = 256,
-    O_TEMPLATE,
-    O_STREAM,
-    O_TEMPERATURE,
-    O_TOP_K,
-    O_TOP_P,
-    O_MIN_P,
-    O_SEED,
-    O_SPIN,
-    O_TIMING,
-    O_FILE
-};
+enum { O_SYSTEM = 256, O_TEMPLATE, O_STREAM, O_TIMING, O_FILE };
 
 static const struct option options[] = {{"system", required_argument, NULL, O_SYSTEM},
                                         {"template", required_argument, NULL, O_TEMPLATE},
                                         {"stream", required_argument, NULL, O_STREAM},
-                                        {"n", required_argument, NULL, 'n'},
-                                        {"max-tokens", required_argument, NULL, 'n'},
-                                        {"temperature", required_argument, NULL, O_TEMPERATURE},
-                                        {"top-k", required_argument, NULL, O_TOP_K},
-                                        {"top-p", required_argument, NULL, O_TOP_P},
-                                        {"min-p", required_argument, NULL, O_MIN_P},
-                                        {"seed", required_argument, NULL, O_SEED},
-                                        {"spin-us", required_argument, NULL, O_SPIN},
                                         {"timing", no_argument, NULL, O_TIMING},
                                         {"prompt-file", required_argument, NULL, O_FILE},
+                                        CTL_REQUEST_OPTIONS,
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
@@ -58,42 +39,6 @@ static void help(bool chat)
            "  --seed S              the same seed draws the same tokens\n"
            "  --timing              time to first token and tokens/s, to standard error\n"
            "  --spin-us N           spin so long before sleeping while waiting (50)\n");
-}
-
-static int set_number(struct dialog_options *o, int option, const char *text)
-{
-    uint64_t v = 0;
-    int rc = 0;
-    struct llm_request *r = &o->request;
-    switch (option) {
-    case 'n':
-        rc = ctl_parse_uint("-n", text, 1, UINT32_MAX, &v);
-        r->max_tokens = (uint32_t)v;
-        o->length_given = true;
-        break;
-    case O_TOP_K:
-        rc = ctl_parse_uint("--top-k", text, 0, UINT32_MAX, &v);
-        r->top_k = (uint32_t)v;
-        break;
-    case O_SEED:
-        rc = ctl_parse_uint("--seed", text, 0, UINT64_MAX - 1, &v);
-        r->seed = v;
-        break;
-    case O_SPIN:
-        rc = ctl_parse_uint("--spin-us", text, 0, UINT32_MAX, &v);
-        o->spin_us = (uint32_t)v;
-        break;
-    case O_TEMPERATURE:
-        rc = ctl_parse_float("--temperature", text, &r->temperature);
-        break;
-    case O_TOP_P:
-        rc = ctl_parse_float("--top-p", text, &r->top_p);
-        break;
-    case O_MIN_P:
-        rc = ctl_parse_float("--min-p", text, &r->min_p);
-        break;
-    }
-    return rc;
 }
 
 /* 0, an exit status, or -1 after --help */
@@ -127,7 +72,8 @@ static int parse(int argc, char **argv, bool chat, struct dialog_options *o, con
         case '?':
             return 2;
         default:
-            rc = set_number(o, c, optarg);
+            o->length_given |= c == 'n' || c == CTL_MAX_TOKENS;
+            rc = ctl_set_request_option(c, optarg, &o->request, &o->spin_us);
         }
     return rc;
 }

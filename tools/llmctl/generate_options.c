@@ -11,15 +11,9 @@ enum {
     O_TOKENS_FILE,
     O_PROMPT_FILE,
     O_JSONL,
-    O_TEMPERATURE,
-    O_TOP_K,
-    O_TOP_P,
-    O_MIN_P,
-    O_SEED,
     O_CHOICES,
     O_IGNORE_EOS,
     O_LOGPROBS,
-    O_SPIN,
     O_JSON,
     O_TIMING,
     O_ECHO
@@ -29,20 +23,13 @@ static const struct option options[] = {{"tokens", required_argument, NULL, O_TO
                                         {"tokens-file", required_argument, NULL, O_TOKENS_FILE},
                                         {"prompt-file", required_argument, NULL, O_PROMPT_FILE},
                                         {"jsonl", required_argument, NULL, O_JSONL},
-                                        {"n", required_argument, NULL, 'n'},
-                                        {"max-tokens", required_argument, NULL, 'n'},
-                                        {"temperature", required_argument, NULL, O_TEMPERATURE},
-                                        {"top-k", required_argument, NULL, O_TOP_K},
-                                        {"top-p", required_argument, NULL, O_TOP_P},
-                                        {"min-p", required_argument, NULL, O_MIN_P},
-                                        {"seed", required_argument, NULL, O_SEED},
                                         {"choices", required_argument, NULL, O_CHOICES},
                                         {"ignore-eos", no_argument, NULL, O_IGNORE_EOS},
                                         {"logprobs", no_argument, NULL, O_LOGPROBS},
-                                        {"spin-us", required_argument, NULL, O_SPIN},
                                         {"json", no_argument, NULL, O_JSON},
                                         {"timing", no_argument, NULL, O_TIMING},
                                         {"echo", no_argument, NULL, O_ECHO},
+                                        CTL_REQUEST_OPTIONS,
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
@@ -74,42 +61,11 @@ static void help(const char *name, uint32_t op)
            "  --json                the result as one JSON object\n");
 }
 
-static int set_number(struct generate_options *o, int option, const char *text)
+static int set_choices(struct llm_request *r, const char *text)
 {
     uint64_t v = 0;
-    int rc = 0;
-    struct llm_request *r = &o->request;
-    switch (option) {
-    case 'n':
-        rc = ctl_parse_uint("-n", text, 1, UINT32_MAX, &v);
-        r->max_tokens = (uint32_t)v;
-        break;
-    case O_TOP_K:
-        rc = ctl_parse_uint("--top-k", text, 0, UINT32_MAX, &v);
-        r->top_k = (uint32_t)v;
-        break;
-    case O_SEED:
-        rc = ctl_parse_uint("--seed", text, 0, UINT64_MAX - 1, &v);
-        r->seed = v;
-        break;
-    case O_CHOICES:
-        rc = ctl_parse_uint("--choices", text, 1, LLM_CHOICES_MAX, &v);
-        r->choices = (uint32_t)v;
-        break;
-    case O_SPIN:
-        rc = ctl_parse_uint("--spin-us", text, 0, UINT32_MAX, &v);
-        o->spin_us = (uint32_t)v;
-        break;
-    case O_TEMPERATURE:
-        rc = ctl_parse_float("--temperature", text, &r->temperature);
-        break;
-    case O_TOP_P:
-        rc = ctl_parse_float("--top-p", text, &r->top_p);
-        break;
-    case O_MIN_P:
-        rc = ctl_parse_float("--min-p", text, &r->min_p);
-        break;
-    }
+    int rc = ctl_parse_uint("--choices", text, 1, LLM_CHOICES_MAX, &v);
+    r->choices = (uint32_t)v;
     return rc;
 }
 
@@ -151,6 +107,9 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         case O_LOGPROBS:
             o->request.flags |= LLM_SQE_LOGPROBS;
             break;
+        case O_CHOICES:
+            rc = set_choices(&o->request, optarg);
+            break;
         case O_JSON:
             o->json = true;
             break;
@@ -167,7 +126,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         case '?':
             return 2;
         default:
-            rc = set_number(o, c, optarg);
+            rc = ctl_set_request_option(c, optarg, &o->request, &o->spin_us);
         }
         if (rc)
             return rc;

@@ -106,6 +106,30 @@ struct llm_tokenizer *ctl_tokenizer(struct llm_client *c); /* NULL after a messa
 
 /* ---- parameters (params.c) ---- */
 
+/* Options that every command that generates has: entries for its getopt_long table, and their values. */
+enum ctl_request_option {
+    CTL_MAX_TOKENS = 1024,
+    CTL_TEMPERATURE,
+    CTL_TOP_K,
+    CTL_TOP_P,
+    CTL_MIN_P,
+    CTL_SEED,
+    CTL_SPIN_US
+};
+#define CTL_REQUEST_OPTIONS                                                                        \
+    {"n", required_argument, NULL, CTL_MAX_TOKENS},                                                \
+        {"max-tokens", required_argument, NULL, CTL_MAX_TOKENS},                                   \
+        {"temperature", required_argument, NULL, CTL_TEMPERATURE},                                 \
+        {"top-k", required_argument, NULL, CTL_TOP_K},                                             \
+        {"top-p", required_argument, NULL, CTL_TOP_P},                                             \
+        {"min-p", required_argument, NULL, CTL_MIN_P},                                             \
+        {"seed", required_argument, NULL, CTL_SEED},                                               \
+    {                                                                                              \
+        "spin-us", required_argument, NULL, CTL_SPIN_US                                            \
+    }
+/* Takes such an option ('n' counts as CTL_MAX_TOKENS). 0, or 2 after a message; others are ignored. */
+int ctl_set_request_option(int option, const char *text, struct llm_request *r, uint32_t *spin_us);
+
 /* A whole decimal number in [min, max], or a float; 0, or 2 after a message naming `what`. */
 int ctl_parse_uint(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out);
 int ctl_parse_float(const char *what, const char *text, float *out);

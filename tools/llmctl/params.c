@@ -29,6 +29,38 @@ int ctl_parse_float(const char *what, const char *text, float *out)
     return 0;
 }
 
+int ctl_set_request_option(int option, const char *text, struct llm_request *r, uint32_t *spin_us)
+{
+    uint64_t v = 0;
+    int rc = 0;
+    switch (option) {
+    case 'n':
+    case CTL_MAX_TOKENS:
+        rc = ctl_parse_uint("-n", text, 1, UINT32_MAX, &v);
+        r->max_tokens = (uint32_t)v;
+        break;
+    case CTL_TOP_K:
+        rc = ctl_parse_uint("--top-k", text, 0, UINT32_MAX, &v);
+        r->top_k = (uint32_t)v;
+        break;
+    case CTL_SEED:
+        rc = ctl_parse_uint("--seed", text, 0, UINT64_MAX - 1, &v);
+        r->seed = v;
+        break;
+    case CTL_SPIN_US:
+        rc = ctl_parse_uint("--spin-us", text, 0, UINT32_MAX, &v);
+        *spin_us = (uint32_t)v;
+        break;
+    case CTL_TEMPERATURE:
+        return ctl_parse_float("--temperature", text, &r->temperature);
+    case CTL_TOP_P:
+        return ctl_parse_float("--top-p", text, &r->top_p);
+    case CTL_MIN_P:
+        return ctl_parse_float("--min-p", text, &r->min_p);
+    }
+    return rc;
+}
+
 static int json_uint(const json_t *line, const char *where, const char *key, uint64_t max,
                      uint64_t *out)
 {
