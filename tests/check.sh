@@ -111,7 +111,7 @@ fuzz=$(sources tests/fuzz/fuzz_*.c | sed "s|^|$B-asan/|")
 build "$B-asan" address,undefined $asan $fuzz "$B-asan/llmd" "$B-asan/llmctl"
 run_all "$B-asan" $asan $fuzz
 
-tsan=$(sed 's/#.*//' tests/tsan.txt | sed "s|^|$B-tsan/|")
+tsan=$(sed 's/#.*//; /^[[:space:]]*$/d' tests/tsan.txt | sed "s|^|$B-tsan/|")
 build "$B-tsan" thread $tsan
 run_all "$B-tsan" $tsan
 
