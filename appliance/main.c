@@ -9,7 +9,6 @@
  * standard error (log.h).
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "../gpu/cpu/memory.h"
 #include "board.h"
 #include "clients.h"
 #include "control_server.h"
@@ -51,7 +51,7 @@ struct appliance {
     struct gpu *gpu;
     struct gpu_memory memory;
     struct sizing sizing;
-    uint32_t max_model_len;
+    uint32_t max_model_len, threads;
     const char *name; /* of the model, as clients see it */
     uint64_t epoch, numerics_id;
     struct segment pulse, vocab;
@@ -114,7 +114,9 @@ static int open_model(struct appliance *a, struct fail *f)
 
 static int open_backend(struct appliance *a, struct fail *f)
 {
-    struct gpu_config config = {.threads = a->o.threads,
+    uint32_t cpus = memory_cpus(""); /* asked before any thread is pinned */
+    a->threads = a->o.threads ? a->o.threads : cpus < CPUS_MAX ? cpus : CPUS_MAX;
+    struct gpu_config config = {.threads = a->threads,
                                 .cpus = a->o.cpu_list.n ? a->o.cpu_list.at : NULL,
                                 .max_rows = a->o.max_num_batched_tokens,
                                 .max_seqs = a->o.max_num_seqs,
@@ -205,14 +207,6 @@ static int make_vocabulary(struct appliance *a, struct fail *f)
     return rc;
 }
 
-static uint32_t compute_threads(const struct appliance *a)
-{
-    cpu_set_t set;
-    if (a->o.threads || sched_getaffinity(0, sizeof set, &set))
-        return a->o.threads;
-    return (uint32_t)CPU_COUNT(&set);
-}
-
 static void describe(const struct appliance *a, struct llm_board *b)
 {
     struct timespec now;
@@ -236,7 +230,7 @@ static void describe(const struct appliance *a, struct llm_board *b)
     b->max_num_seqs = a->o.max_num_seqs;
     b->max_num_batched_tokens = a->o.max_num_batched_tokens;
     b->prefill_chunk = a->o.prefill_chunk;
-    b->threads = compute_threads(a);
+    b->threads = a->threads;
     b->kv_block_size = GPU_KV_BLOCK;
     b->kv_blocks_total = a->sizing.n_blocks;
     b->weights_bytes = a->memory.weights_bytes;
@@ -428,8 +422,8 @@ static void announce(struct appliance *a)
     loop_open(a->loop);
     board_publish(&a->board);
     sizing_print(stdout, &a->sizing, &a->memory, a->max_model_len);
-    printf("llmd: %s, %u threads, numerics id %016llx\n", a->ops->numerics(a->gpu),
-           compute_threads(a), (unsigned long long)a->numerics_id);
+    printf("llmd: %s, %u threads, numerics id %016llx\n", a->ops->numerics(a->gpu), a->threads,
+           (unsigned long long)a->numerics_id);
     log_debug("start-up took %.1f ms: %s", (double)(a->watch.last_ns - a->watch.start_ns) * 1e-6,
               a->watch.text);
     printf("llmd: ready: instance '%s' serves '%s' on %s\n", a->o.instance, a->name,

@@ -274,6 +274,12 @@ static void threads_stay_on_their_cpus(void **state)
     assert_string_equal(fact_of(f.pid, "llmd").cpus, low_text);
     assert_string_equal(fact_of(f.pid, "llmd-worker1").cpus, high_text);
     assert_int_equal(engine_stop(&f), 0);
+
+    struct engine_process g = {0}; /* without a list: first among all that there are */
+    engine_start(&g, tiny(), "--io-cpu", high_text, NULL);
+    assert_string_equal(fact_of(g.pid, "llmd").cpus, high_text);
+    assert_in_range(engine_figure(&g, "threads"), 2, 1024);
+    assert_int_equal(engine_stop(&g), 0);
 }
 
 static void real_time_for_those_who_compute(void **state)
