@@ -116,7 +116,7 @@ static void take_pair(struct reading *r, const char *name, const char *value)
     if (rc < 0)
         wrong(r, -EINVAL, "%s", inner.text);
     else if (r->first[known])
-        wrong(r, -EINVAL, "%s was set in line %u already", name, r->first[known]);
+        wrong(r, -EINVAL, "%s was set before, in line %u", name, r->first[known]);
     else
         r->first[known] = r->line;
 }

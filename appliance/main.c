@@ -398,9 +398,10 @@ static int take_privileges(struct appliance *a, struct fail *f)
 
 static int start(struct appliance *a, struct fail *f)
 {
-    int rc = notify_open(&a->notify, f);
-    if (!rc)
-        rc = check_limits(a, f);
+    struct fail notice = {0};
+    if (notify_open(&a->notify, &notice) < 0)
+        log_warn("%s", notice.text); /* the variable may be somebody else's, left over */
+    int rc = check_limits(a, f);
     if (!rc)
         rc = control_lock(&a->server, a->o.instance, f);
     if (rc < 0)

@@ -63,10 +63,11 @@ int notify_open(struct notify *n, struct fail *f)
         return 0;
     int fd = connect_to(name);
     if (fd < 0)
-        return fail(f, fd,
-                    "the service manager's socket '%.100s' (NOTIFY_SOCKET) cannot be reached: %s; "
-                    "start llmd without that variable, or through the manager that set it",
-                    name, strerror(-fd));
+        return fail(
+            f, fd,
+            "the service manager's socket '%.100s' (NOTIFY_SOCKET) cannot be reached: %s; it "
+            "is told nothing: start llmd without that variable, or through the manager",
+            name, strerror(-fd));
     n->fd = fd;
     n->watchdog_ns = watchdog_ns();
     unsetenv("NOTIFY_SOCKET");

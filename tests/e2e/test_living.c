@@ -422,9 +422,20 @@ static void the_service_manager_is_told(void **state)
     hears(manager, "STOPPING=1");
     assert_int_equal(engine_wait(&e), 0);
     close(manager);
+}
+
+/* Left over from a session: it is told, and no reason not to serve. */
+static void a_service_manager_that_is_not_there(void **state)
+{
+    (void)state;
+    struct engine_process e = {0};
     setenv("NOTIFY_SOCKET", "/nowhere/notify", 1);
-    refuses("", with_tiny(""), 1, "the service manager's socket '/nowhere/notify'");
+    engine_start(&e, tiny(), "--threads", "1", NULL);
     unsetenv("NOTIFY_SOCKET");
+    char *log = engine_log(&e);
+    assert_non_null(strstr(log, "llmd: warning: the service manager's socket '/nowhere/notify'"));
+    free(log);
+    assert_int_equal(engine_stop(&e), 0);
 }
 
 int main(void)
@@ -444,6 +455,7 @@ int main(void)
         cmocka_unit_test(the_log_has_levels),
         cmocka_unit_test(the_log_speaks_json),
         cmocka_unit_test(the_service_manager_is_told),
+        cmocka_unit_test(a_service_manager_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,7 +144,7 @@ static void mistakes_have_their_line(void **state)
     refused("cpu-list = 0,0\n", "1: cpu-list names CPU 0 twice");
     refused("log-level = loud\n", "1: log-level is one of error|warn|info|debug, not 'loud'");
     refused("rt-priority = 100\n", "1: rt-priority 100 is out of range: 1 to 99");
-    refused("model = m\n# x\nmodel = n\n", "3: model was set in line 1 already");
+    refused("model = m\n# x\nmodel = n\n", "3: model was set before, in line 1");
     refused("model = m\nmax-num-seqs 16\n", "2: this is no line of the form name = value");
     refused("model = m\njunk\nthreads = 0\n", "2: this is no line"); /* the first one is told */
     refused("threads = 0\njunk\n", "1: threads 0 is out of range");
