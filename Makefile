@@ -103,7 +103,7 @@ $(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TES
 
 # AVX2 sources: chosen at run time, so only these files may use the instructions
 ifeq ($(shell uname -m),x86_64)
-$(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += $(if $(SAN),,-O3) -mavx2 -mfma -mf16c
+$(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += $(if $(SAN),-Wno-pass-failed,-O3) -mavx2 -mfma -mf16c
 endif
 $(CLIENT_O) $(SHM_O): ALL_CFLAGS += -fPIC -fvisibility=hidden
 
