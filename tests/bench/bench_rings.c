@@ -29,16 +29,26 @@ static void pause_cpu(void)
 #endif
 }
 
-static void pin(int cpu)
+/* The n-th CPU that this process was started with. */
+static int cpu_at(int n)
 {
-    cpu_set_t all, one;
-    sched_getaffinity(0, sizeof all, &all);
+    static cpu_set_t all;
+    if (!CPU_COUNT(&all))
+        sched_getaffinity(0, sizeof all, &all);
     for (int i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &all) && cpu-- == 0) {
-            CPU_ZERO(&one);
-            CPU_SET(i, &one);
-            sched_setaffinity(0, sizeof one, &one);
-        }
+        if (CPU_ISSET(i, &all) && n-- == 0)
+            return i;
+    return -1; /* fewer CPUs than that: stay where we are */
+}
+
+static void pin(int n)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (cpu_at(n) < 0)
+        return;
+    CPU_SET(cpu_at(n), &one);
+    sched_setaffinity(0, sizeof one, &one);
 }
 
 /* ---- the bare ones ---- */
@@ -151,13 +161,17 @@ int main(int argc, char **argv)
     if (argc != 2)
         die("usage: bench_rings MODEL");
     struct engine_process spinning = {0}, sleeping = {0};
+    char other_cpu[16];
+    snprintf(other_cpu, sizeof other_cpu, "%d", cpu_at(1) >= 0 ? cpu_at(1) : cpu_at(0));
     engine_start(&spinning, argv[1], "--threads", "1", "--max-model-len", "256", "--idle-spin-us",
-                 "1000000", NULL);
+                 "1000000", "--io-cpu", other_cpu, NULL);
     struct llm_client *c = connect_to(&spinning, UINT32_MAX);
     double word[ROUNDS], ring[ROUNDS], nop[ROUNDS], to_ring[ROUNDS], to_word[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
+        kill(spinning.pid, SIGSTOP); /* or it would spin on a core that the bare pair needs */
         word[i] = bare_p50(echo_words, trip_word);
         ring[i] = bare_p50(echo_entries, trip_entries);
+        kill(spinning.pid, SIGCONT);
         nop[i] = nop_p50(c, TRIPS);
         to_ring[i] = nop[i] / ring[i];
         to_word[i] = nop[i] / word[i];
