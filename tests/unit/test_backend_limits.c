@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../gpu/cpu/backend.h"
 #include "../support/tiny_model.h"
 #include "../support/support.h"
 
@@ -231,6 +232,26 @@ static void memory_adds_up(void **state)
     tiny_free(&model);
 }
 
+/* Of a large pool only a reserve gets its pages ahead of use: an idle engine stays idle. */
+static void large_pools_are_not_filled_ahead(void **state)
+{
+    (void)state;
+    struct tiny_config config = tiny_mixed();
+    struct tiny_model model;
+    struct fail f = {0};
+    struct gpu *g;
+    const struct gpu_ops *ops = gpu_cpu_ops();
+    tiny_make(&model, &config);
+    struct gpu_source source = tiny_source(&model);
+    assert_int_equal(ops->open(&g, &good, &f), 0);
+    assert_int_equal(ops->load(g, &model.net, &source, &f), 0);
+    assert_int_equal(ops->pool(g, 1 << 16, &f), 0);
+    assert_int_equal(g->kv_bytes, 256 << 20);
+    assert_in_range(g->touch.bytes, g->touch.first, g->touch.first + (64 << 20));
+    ops->close(g);
+    tiny_free(&model);
+}
+
 static void numerics_name_the_modes(void **state)
 {
     (void)state;
@@ -277,6 +298,7 @@ int main(void)
         cmocka_unit_test(broken_models_are_refused),
         cmocka_unit_test(pools_that_cannot_be_are_refused),
         cmocka_unit_test(memory_adds_up),
+        cmocka_unit_test(large_pools_are_not_filled_ahead),
         cmocka_unit_test(numerics_name_the_modes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
