@@ -244,8 +244,12 @@ static uint64_t clock_ns(void)
  * one by its stated length. */
 static bool wants_tokens(const struct clients *cs, const struct llm_sqe *copy)
 {
-    return (copy->op == LLM_OP_GENERATE || copy->op == LLM_OP_SCORE) && copy->tokens_len &&
-           copy->tokens_len <= cs->max_model_len;
+    return engine_carries_tokens(copy) && copy->tokens_len && copy->tokens_len <= cs->max_model_len;
+}
+
+static bool wants_options(const struct llm_sqe *copy)
+{
+    return copy->options_len && copy->options_len <= LLM_OPTIONS_MAX;
 }
 
 /* Hands the pending entry to the core. 1: done; 0: the core has no room now; or LLM_EPROTO. */
@@ -257,6 +261,8 @@ static int submit_pending(struct clients *cs, uint32_t slot, const char **why)
     int rc = 0;
     if (wants_tokens(cs, &c->pending))
         rc = ring_take_tokens(&c->ring, &c->pending, engine_token_buffer(cs->engine), why);
+    if (!rc && wants_options(&c->pending))
+        rc = ring_take_options(&c->ring, &c->pending, engine_option_buffer(cs->engine), why);
     if (!rc)
         rc = ring_taken(&c->ring, engine_finals(&c->pending), why);
     if (rc < 0)

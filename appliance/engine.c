@@ -24,6 +24,7 @@ struct engine {
     struct schedule schedule;
     struct engine_sink sink;
     struct delivery delivery;
+    uint8_t options[LLM_OPTIONS_MAX]; /* the map of the entry that is being taken */
     bool stopping;
     uint64_t step_end_ns; /* when the last step ended, 0 if there was nothing to do after it */
 };
@@ -226,6 +227,16 @@ int32_t *engine_token_buffer(struct engine *e)
     return sequence_next_tokens(&e->table);
 }
 
+uint8_t *engine_option_buffer(struct engine *e)
+{
+    return e->options;
+}
+
+bool engine_carries_tokens(const struct llm_sqe *copy)
+{
+    return copy->op == LLM_OP_GENERATE || copy->op == LLM_OP_SCORE;
+}
+
 static void refuse(struct engine *e, uint32_t client, const struct llm_sqe *q,
                    struct submission_verdict v, uint64_t now_ns)
 {
@@ -406,6 +417,11 @@ static int run_step(struct engine *e)
         return code;
     count_step(e, e->step_end_ns - start_ns, e->step_end_ns);
     return c->n_copies ? e->ops->copy_blocks(e->gpu, c->copy_dst, c->copy_src, c->n_copies) : 0;
+}
+
+void engine_tick(struct engine *e, uint64_t now_ns)
+{
+    (void)e, (void)now_ns;
 }
 
 int engine_step(struct engine *e)

@@ -40,6 +40,15 @@
 
 struct engine;
 
+/* What the requests of one user may hold at once. */
+struct engine_quota {
+    uint32_t requests;      /* choices counted each, waiting or running */
+    uint32_t prompt_tokens; /* in the queue */
+    uint32_t kv_blocks;     /* referenced by its sequences, shared ones counted each time */
+    uint32_t sessions;
+    uint32_t pinned_blocks;
+};
+
 struct engine_config {
     uint32_t max_model_len;          /* prompt + output, tokens */
     uint32_t max_num_seqs;           /* running at once */
@@ -51,6 +60,24 @@ struct engine_config {
     const int32_t *eog; /* (n_eog) ascending */
     uint32_t n_eog;
     uint64_t numerics_id;
+
+    /* promises; 0: off */
+    uint32_t max_itl_us;         /* the gap between two tokens of a stream */
+    uint32_t queue_timeout_ms;   /* of requests that state none */
+    uint32_t timeout_ms;         /* the same, in all */
+    uint32_t max_waiting;        /* requests in the queue */
+    uint32_t max_waiting_tokens; /* prompt tokens in the queue */
+    uint32_t max_unread;         /* tokens that a client may leave unread: then its requests end */
+
+    bool prefix_cache;
+    uint32_t max_sessions;    /* 0: none can be opened */
+    uint32_t session_idle_ms; /* a session that was not used for so long is closed; 0: never */
+
+    struct engine_quota quota; /* of each domain (user); 0: no limit of its own */
+
+    /* The time that the engine lives by, CLOCK_MONOTONIC where NULL (a simulator has its own). */
+    uint64_t (*clock)(void *context);
+    void *clock_context;
 };
 
 /* Where completions go: implemented by appliance/clients.c over ring_engine, by tests over an
@@ -61,6 +88,8 @@ struct engine_sink {
     uint32_t (*token_room)(void *context, uint32_t client); /* token completions that fit now */
     void (*put)(void *context, uint32_t client, const struct llm_cqe *cqe,
                 const struct llm_result *result);
+    uint32_t (*domain)(void *context, uint32_t client); /* whose client it is: quotas, sessions and
+                                                           the prefix cache go by it; NULL: 0 */
 };
 
 /* Allocates everything. `board` may be NULL (tests). The backend is open, loaded, and its pool
@@ -84,9 +113,16 @@ bool engine_can_take(const struct engine *e, const struct llm_sqe *copy);
 bool engine_can_take_from(const struct engine *e, uint32_t client, const struct llm_sqe *copy);
 
 /* A buffer of max_model_len tokens for the next engine_submit: the tokens are copied straight into
- * the history. Valid after engine_can_take said true for a GENERATE or SCORE. Entries whose
+ * the history. Valid after engine_can_take said true for what carries tokens. Entries whose
  * tokens_len exceeds max_model_len are submitted without copying: they are refused unread. */
 int32_t *engine_token_buffer(struct engine *e);
+
+/* True for an operation that brings tokens from the arena. */
+bool engine_carries_tokens(const struct llm_sqe *copy);
+
+/* LLM_OPTIONS_MAX bytes for the option map of the next engine_submit. Entries whose options_len
+ * exceeds that are submitted without copying: they are refused unread. */
+uint8_t *engine_option_buffer(struct engine *e);
 
 /* Takes a validated-in-copy entry over: parameters are checked here, and a bad one is answered with
  * ERROR completions through the sink, at once. Entries of op NOP and CANCEL are answered at once
@@ -100,6 +136,9 @@ void engine_drop_client(struct engine *e, uint32_t client);
 
 /* True if a step could be run now. */
 bool engine_has_work(const struct engine *e);
+
+/* From time to time, also while nothing runs: ends what is out of time. */
+void engine_tick(struct engine *e, uint64_t now_ns);
 
 /* One step. 0, or the backend's code: then every running request has ended with LLM_EENGINE. */
 int engine_step(struct engine *e);

@@ -7,13 +7,13 @@
 static bool reserved_are_zero(const struct llm_sqe *q)
 {
     return !q->priority && !q->session && !q->adapter && !q->options_off && !q->options_len &&
-           !q->reserved0 && !q->output_from && !q->rope_len && !q->deadline_us && !q->timeout_ms &&
-           !q->queue_timeout_ms && !q->reserved1 && !q->reserved2;
+           !q->first_choice && !q->output_from && !q->rope_len && !q->deadline_us &&
+           !q->timeout_ms && !q->queue_timeout_ms && !q->max_itl_us && !q->reserved2;
 }
 
 static bool well_formed(const struct llm_sqe *q)
 {
-    return q->op <= LLM_OP_CANCEL && !(q->flags & ~LLM_SQE_FLAGS) && reserved_are_zero(q) &&
+    return q->op <= LLM_OP_CANCEL && !(q->flags & ~3) && reserved_are_zero(q) &&
            (q->op == LLM_OP_CANCEL || !q->target);
 }
 

@@ -53,6 +53,18 @@ static inline uint64_t llm_histogram_edge(uint32_t i)
     return (uint64_t)(LLM_HIST_SUB + sub) << (octave - 3);
 }
 
+/* Why a request was refused. */
+enum llm_refusal {
+    LLM_REFUSED_MALFORMED, /* -EINVAL, LLM_EPARAM, LLM_ETOKEN */
+    LLM_REFUSED_LENGTH,
+    LLM_REFUSED_QUEUE, /* the queue's limits: LLM_EBUSY */
+    LLM_REFUSED_QUOTA,
+    LLM_REFUSED_DEADLINE,
+    LLM_REFUSED_SESSION,
+    LLM_REFUSED_SHUTDOWN,
+    LLM_REFUSALS
+};
+
 struct llm_board_error {
     order_u64 t_ns; /* CLOCK_REALTIME, 0: empty; stored last */
     int64_t code;
@@ -82,6 +94,17 @@ struct llm_board {
     order_u64 clients_total, evictions, wakes, sleeps, backstop_rescues, board_lost;
     order_u64 heap_allocated, heap_resident; /* bytes, of the engine's own heap; 0: not known */
 
+    /* since ABI 1.1 */
+    order_u64 kv_blocks_cached; /* of the free ones: findable in the prefix cache */
+    order_u64 sessions, sessions_idle, pinned_blocks; /* gauges */
+    order_u64 backlog_tokens, backlog_us;             /* prompt tokens not computed, and how long */
+    order_u64 prefix_queries, prefix_hits;            /* prompt tokens looked up, and found */
+    order_u64 deadline_misses, timeouts, queue_timeouts, unread_cancels;
+    order_u64 recomputed_tokens; /* rows that a preemption or eviction made necessary again */
+    order_u64 sessions_expired, session_evictions;
+    order_u64 step_predicted_ns;         /* what the cost model said of the last step */
+    order_u64 refused_for[LLM_REFUSALS]; /* by enum llm_refusal */
+
     alignas(0x1000) struct llm_histogram step; /* one step of the backend */
     struct llm_histogram overhead;             /* the engine's own part between two busy steps */
     struct llm_histogram ttft, itl,
@@ -95,7 +118,7 @@ struct llm_board {
 
 _Static_assert(offsetof(struct llm_board, state) == 0x800 &&
                    offsetof(struct llm_board, running) == 0x840 &&
-                   offsetof(struct llm_board, heap_resident) + 8 <= 0x1000 &&
+                   offsetof(struct llm_board, refused_for) + LLM_REFUSALS * 8 <= 0x1000 &&
                    offsetof(struct llm_board, step) == 0x1000 &&
                    offsetof(struct llm_board, errors_written) == 0x4000,
                "board layout");

@@ -17,7 +17,7 @@
 #endif
 
 #define LLM_ABI_MAJOR 1
-#define LLM_ABI_MINOR 0
+#define LLM_ABI_MINOR 1 /* 1: sessions, CHOOSE, deadlines, priorities, resume, option maps */
 
 /* Results of calls and the `status` of completions: 0 or one of these. The common errno values keep
  * their numbers (-EAGAIN, -EINVAL, -ENOMEM, -ETIMEDOUT ...); these are llmd's own. llm_strerror()
@@ -33,23 +33,50 @@ enum llm_error {
     LLM_ENOENGINE = -1008,  /* no engine of that name is running */
     LLM_EPARAM = -1009,     /* a parameter out of its range */
     LLM_ESHUTDOWN = -1010,  /* the engine is stopping */
-    LLM_ENOTEXT = -1011     /* the model's tokenizer is not supported; token ids still work */
+    LLM_ENOTEXT = -1011,    /* the model's tokenizer is not supported; token ids still work */
+    LLM_EDEADLINE = -1012,  /* the first-token deadline cannot be met, or passed while it waited */
+    LLM_EQUEUETIME = -1013, /* the queue timeout passed */
+    LLM_EQUOTA = -1014,     /* a quota of this user is used up */
+    LLM_ENOSESSION = -1015, /* no session of that key (it was closed, or idle for too long) */
+    LLM_ESESSION = -1016,   /* the session is in use by another request, or its key is taken */
+    LLM_EUNREAD = -1017,    /* cancelled: the client left too many tokens unread */
+    LLM_ENUMERICS = -1018   /* resume: the new engine computes other bits */
 };
 
 enum llm_op {
     LLM_OP_NOP = 0, /* completes at once: DONE. For measuring the path */
     LLM_OP_GENERATE = 1,
     LLM_OP_SCORE = 2, /* log-probabilities of the prompt's own tokens */
-    LLM_OP_CANCEL =
-        3 /* ends the request whose user_data is `target`: it gets its final CANCELLED; the
-           * cancel itself gets DONE with status 0, or -ENOENT where nothing matched */
+    LLM_OP_CANCEL = 3,
+    /* ends the request whose user_data is `target`: it gets its final CANCELLED; the cancel itself
+     * gets DONE with status 0, or -ENOENT where nothing matched */
+
+    /* minor 1. Sessions are named by a key of the client's choice and belong to its user (uid), not
+     * to a connection. DONE says how many tokens the session has then (`position`). */
+    LLM_OP_SESSION_OPEN = 4, /* with its first tokens, or none */
+    LLM_OP_SESSION_APPEND =
+        5, /* keeps `target` tokens, or all, and appends: append, replace, rewind */
+    LLM_OP_SESSION_FORK = 6, /* makes session `target`, the same history */
+    LLM_OP_SESSION_CLOSE = 7,
+    LLM_OP_CHOOSE = 8, /* log-probabilities of several continuations ("labels" in the option map) of
+                        * one prompt: choice i is label i */
+    LLM_OP_LAST = 8
 };
 
 enum llm_sqe_flags {
     LLM_SQE_IGNORE_EOS = 1, /* end-of-generation tokens do not end it */
     LLM_SQE_LOGPROBS = 2,   /* completions carry log-probabilities */
-    LLM_SQE_FLAGS = 3       /* all flags; others must be zero */
+    /* minor 1 */
+    LLM_SQE_INTERRUPT = 4, /* of a session: what is generated on it is cancelled first */
+    LLM_SQE_NO_CACHE = 8,  /* neither takes blocks from the prefix cache nor leaves any there */
+    LLM_SQE_PIN = 16,      /* SESSION_OPEN: its blocks stay resident, within the quota of pins */
+    LLM_SQE_FLAGS = 31     /* all flags; others must be zero */
 };
+
+/* A class goes before the next one; within a class the earliest deadline. */
+enum llm_priority { LLM_PRIORITY_NORMAL = 0, LLM_PRIORITY_HIGH = 1, LLM_PRIORITY_LOW = 2 };
+
+#define LLM_SESSION_ALL UINT64_MAX /* `target`: keep the whole history */
 
 enum llm_cqe_type {
     LLM_CQE_TOKENS = 1, /* `count` tokens from `position` on */
@@ -73,6 +100,7 @@ enum llm_finish {
 enum {
     LLM_CQE_TOKENS_MAX = 4,
     LLM_CHOICES_MAX = 64,
+    LLM_OPTIONS_MAX = 65536, /* bytes of an option map */
     LLM_INSTANCE_MAX = 48 /* bytes of an instance name, [A-Za-z0-9._-], not starting with a dot */
 };
 
@@ -84,32 +112,36 @@ struct llm_sqe {
     uint32_t seq;        /*   8  the free-running cursor of this entry */
     uint8_t op;          /*  12  enum llm_op */
     uint8_t flags;       /*  13  enum llm_sqe_flags */
-    uint16_t priority;   /*  14  must be zero in minor 0 */
-    uint64_t session;    /*  16  must be zero in minor 0 */
-    uint32_t adapter;    /*  24  must be zero in minor 0 */
+    uint16_t priority;   /*  14  enum llm_priority */
+    uint64_t session;    /*  16  key of the session, 0: none. Session operations and GENERATE: its
+                          *      history, cut to `target` tokens, goes before the entry's */
+    uint32_t adapter;    /*  24  must be zero */
     uint32_t tokens_off; /*  28  bytes from the arena's start, a multiple of 4; s32 token ids */
     uint32_t tokens_len; /*  32  tokens */
-    uint32_t options_off;      /*  36  must be zero in minor 0 */
-    uint32_t options_len;      /*  40  bytes; must be zero in minor 0 */
-    uint32_t max_tokens;       /*  44  GENERATE: at least 1 */
-    uint16_t choices;          /*  48  GENERATE: 1 .. LLM_CHOICES_MAX; others: 0 or 1 */
-    uint16_t reserved0;        /*  50  zero */
-    uint32_t output_from;      /*  52  must be zero in minor 0 */
-    uint32_t rope_len;         /*  56  must be zero in minor 0 */
-    uint32_t top_k;            /*  60  0: off */
-    uint64_t seed;             /*  64 */
-    float temperature;         /*  72  0: greedy; finite, >= 0 */
-    float top_p;               /*  76  (0, 1]; 1: off */
-    float min_p;               /*  80  [0, 1]; 0: off */
-    float repetition;          /*  84  must be 1 in minor 0 */
-    float presence;            /*  88  must be 0 in minor 0 */
-    float frequency;           /*  92  must be 0 in minor 0 */
-    uint32_t deadline_us;      /*  96  must be zero in minor 0 */
-    uint32_t timeout_ms;       /* 100  must be zero in minor 0 */
-    uint32_t queue_timeout_ms; /* 104  must be zero in minor 0 */
-    uint32_t reserved1;        /* 108  zero */
-    uint64_t target;           /* 112  CANCEL: user_data of the request; else zero */
-    uint64_t reserved2;        /* 120  zero */
+    uint32_t options_off;  /*  36  bytes from the arena's start: a msgpack map (options.h) */
+    uint32_t options_len;  /*  40  bytes, 0: none */
+    uint32_t max_tokens;   /*  44  GENERATE: at least 1, those that came before included */
+    uint16_t choices;      /*  48  GENERATE: 1 .. LLM_CHOICES_MAX; CHOOSE: number of labels; others:
+                            *      0 or 1 */
+    uint16_t first_choice; /*  50  GENERATE: number of the first choice; resume asks for one */
+    uint32_t output_from;  /*  52  GENERATE: 0, or tokens from this one on were generated before:
+                            *      they count as output and are not delivered again */
+    uint32_t rope_len;     /*  56  must be zero */
+    uint32_t top_k;        /*  60  0: off */
+    uint64_t seed;         /*  64 */
+    float temperature;     /*  72  0: greedy; finite, >= 0 */
+    float top_p;           /*  76  (0, 1]; 1: off */
+    float min_p;           /*  80  [0, 1]; 0: off */
+    float repetition;      /*  84  must be 1 */
+    float presence;        /*  88  must be 0 */
+    float frequency;       /*  92  must be 0 */
+    uint32_t deadline_us;  /*  96  first token within so long of arrival; 0: none */
+    uint32_t timeout_ms;   /* 100  ends with what there is so long after arrival; 0: none */
+    uint32_t queue_timeout_ms; /* 104  out of the queue within; 0: none */
+    uint32_t max_itl_us;       /* 108  promised gap between its tokens; 0: the engine's */
+    uint64_t target;    /* 112  CANCEL: user_data of the request; with a session: tokens to keep, or
+                      *      LLM_SESSION_ALL; SESSION_FORK: the new key; else zero */
+    uint64_t reserved2; /* 120  zero */
 };
 
 /* Completion entry, 64 bytes: one cache line carries a step's news of one choice. */
@@ -122,8 +154,10 @@ struct llm_cqe {
     uint16_t count;     /* 20  TOKENS: 1 .. LLM_CQE_TOKENS_MAX */
     uint16_t finish;    /* 22  DONE: enum llm_finish */
     uint32_t position;  /* 24  TOKENS: GENERATE: index among the generated tokens; SCORE:
-                         *     index in the prompt (the first is 1). DONE: how many there were.
-                         *     ERROR: the number that would have fitted, 0 where there is none */
+                         *     index in the prompt (the first is 1); CHOOSE: index in the label.
+                         *     DONE: how many there were; a session's: tokens it has.
+                         *     ERROR: the number that would have fitted, 0 where there is none;
+                         *     LLM_EDEADLINE: the estimate, microseconds */
     uint32_t choice;    /* 28 */
     int32_t tokens[LLM_CQE_TOKENS_MAX]; /* 32 */
     float

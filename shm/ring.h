@@ -112,6 +112,10 @@ int ring_take(struct ring_engine *r, struct llm_sqe *out, const char **why);
 int ring_take_tokens(struct ring_engine *r, const struct llm_sqe *copy, int32_t *dst,
                      const char **why);
 
+/* The same for the option map: copy->options_len bytes, at any offset. */
+int ring_take_options(struct ring_engine *r, const struct llm_sqe *copy, uint8_t *dst,
+                      const char **why);
+
 /* Ends a take: sq_head + 1, release: entry and arena bytes belong to the client again. `finals` are
  * added to inflight; LLM_EPROTO if that exceeds max_inflight, or if completions that the client has
  * not taken leave no room for them. */

@@ -110,6 +110,18 @@ int ring_take_tokens(struct ring_engine *r, const struct llm_sqe *copy, int32_t 
     return 0;
 }
 
+int ring_take_options(struct ring_engine *r, const struct llm_sqe *copy, uint8_t *dst,
+                      const char **why)
+{
+    if ((uint64_t)copy->options_off + copy->options_len > r->arena_bytes) {
+        *why = "the option map lies outside the arena";
+        return LLM_EPROTO;
+    }
+    memcpy(dst, r->arena + copy->options_off, copy->options_len);
+    copied();
+    return 0;
+}
+
 int ring_taken(struct ring_engine *r, uint32_t finals, const char **why)
 {
     assert(r->sq_head != r->sq_tail);

@@ -39,13 +39,13 @@ static void what_this_version_does_not_know(void **state)
     REFUSE(q.adapter = 1, -EINVAL, 0);
     REFUSE(q.options_off = 4, -EINVAL, 0);
     REFUSE(q.options_len = 1, -EINVAL, 0);
-    REFUSE(q.reserved0 = 1, -EINVAL, 0);
+    REFUSE(q.first_choice = 1, -EINVAL, 0);
     REFUSE(q.output_from = 1, -EINVAL, 0);
     REFUSE(q.rope_len = 512, -EINVAL, 0);
     REFUSE(q.deadline_us = 1, -EINVAL, 0);
     REFUSE(q.timeout_ms = 1, -EINVAL, 0);
     REFUSE(q.queue_timeout_ms = 1, -EINVAL, 0);
-    REFUSE(q.reserved1 = 1u << 31, -EINVAL, 0);
+    REFUSE(q.max_itl_us = 1u << 31, -EINVAL, 0);
     REFUSE(q.target = 1, -EINVAL, 0);
     REFUSE(q.reserved2 = 1, -EINVAL, 0);
     REFUSE(q = rig_cancel(1, 2); q.reserved2 = 1, -EINVAL, 0);

@@ -1,0 +1,37 @@
+/* option_map.h - the option map of a submission: a msgpack map, for what is rare or of variable
+ * length. Foreign bytes: read from the engine's own copy, bounded, without allocation or recursion.
+ *
+ *   key        value                                                       of
+ *   "labels"   array of 1 .. LLM_CHOICES_MAX bin, each s32 token ids       CHOOSE (required)
+ *              (little endian, at least one)
+ *
+ * Keys are strings, in any order, none twice. An unknown key is an error: what the client asks for
+ * is never ignored. Format: the msgpack specification (all its families are understood and skipped
+ * where a value of another type stands: the error then names key and type).
+ */
+#ifndef LLMD_OPTION_MAP_H
+#define LLMD_OPTION_MAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../shm/llm_abi.h"
+
+struct option_label {
+    uint32_t at;       /* byte offset of the tokens in the map; not aligned */
+    uint32_t n_tokens; /* at least 1 */
+};
+
+struct option_map {
+    uint32_t n_labels; /* 0: not given */
+    struct option_label labels[LLM_CHOICES_MAX];
+};
+
+/* 0; or LLM_EPARAM with *why a sentence (static). `bytes` <= LLM_OPTIONS_MAX. Token ids are not
+ * judged here. `out` is meaningless after a failure. */
+int option_map_read(struct option_map *out, const uint8_t *map, size_t bytes, const char **why);
+
+/* Copies the label's tokens. */
+void option_label_tokens(const uint8_t *map, const struct option_label *label, int32_t *tokens);
+
+#endif
