@@ -49,9 +49,14 @@
  * Threads: a client handle and what hangs on it belong to one thread at a time. A tokenizer may be
  * used by many threads at once, a detokenizer by one. Handles are independent of each other.
  *
- * After llm_connect, llm_submit, llm_poll, llm_wait and llm_cancel neither allocate nor lock; while
- * the engine is awake they make no system call, but for the wait that the caller asked for. llm_arm
- * empties a socket: one or two calls.
+ * After llm_connect, llm_submit, llm_poll, llm_wait and llm_cancel neither allocate nor lock (with
+ * one exception that is asked for: llm_resume); while the engine is awake they make no system call,
+ * but for the wait that the caller asked for. llm_arm empties a socket: one or two calls.
+ *
+ * Versions: structs that may grow begin with their size, which the INIT macros fill in; a program
+ * that was built with an older header runs with a newer library, and a library with an older or a
+ * newer engine of the same major version. What an older engine cannot do is refused with -ENOTSUP.
+ * Marked "1.1": needs an engine that speaks 1.1 (llm_limits.abi_minor).
  */
 #ifndef LLMCLIENT_H
 #define LLMCLIENT_H
@@ -107,6 +112,8 @@ struct llm_limits {
     uint64_t numerics_id; /* names everything that decides a token's bits */
     char model[128];
     uint32_t engine_pid;
+    uint32_t abi_minor; /* the version that both sides speak is LLM_ABI_MAJOR.abi_minor. (Here lay
+                         * the padding of 1.0: the size is the same.) */
 };
 LLM_API void llm_get_limits(const struct llm_client *c, struct llm_limits *out);
 LLM_API void llm_set_spin_us(struct llm_client *c, uint32_t spin_us);
@@ -116,25 +123,49 @@ LLM_API const char *llm_errmsg(const struct llm_client *c);
 
 /* ---- requests ---- */
 
+/* One of the continuations that LLM_OP_CHOOSE compares. */
+struct llm_label {
+    const int32_t *tokens;
+    uint32_t n_tokens; /* at least 1 */
+};
+
 struct llm_request {
     uint32_t size;         /* sizeof(struct llm_request) */
-    uint32_t op;           /* LLM_OP_GENERATE, LLM_OP_SCORE or LLM_OP_NOP */
+    uint32_t op;           /* enum llm_op; a cancel is llm_cancel */
     const int32_t *tokens; /* the prompt (n_tokens); copied, unless it came from llm_reserve */
     uint32_t n_tokens;
     uint32_t max_tokens; /* generate at most so many */
     uint32_t choices;   /* independent continuations of the prompt, drawn with choice = 0, 1, ... */
-    uint32_t flags;     /* LLM_SQE_IGNORE_EOS, LLM_SQE_LOGPROBS */
+    uint32_t flags;     /* enum llm_sqe_flags */
     uint64_t seed;      /* with LLM_SEED_RANDOM the library draws one */
     uint64_t user_data; /* 0: the library chooses; else unique among the requests in flight */
     float temperature;  /* 0: greedy */
     float top_p, min_p; /* 1 and 0: off */
     uint32_t top_k;     /* 0: off */
+
+    /* 1.1; zero (session_keep: LLM_SESSION_ALL) is the same as 1.0 */
+    uint64_t session;      /* key of a session (llm_session_key), 0: none. Of a generate: the
+                            * session's history goes before the tokens, of which there may then be
+                            * none, and what is generated is appended to it */
+    uint64_t session_keep; /* so many tokens of the history are kept; LLM_SESSION_ALL */
+    uint64_t session_to;   /* LLM_OP_SESSION_FORK: the key of the new session */
+    uint32_t priority;     /* enum llm_priority */
+    uint32_t deadline_us;  /* the first token so soon after arrival, or LLM_EDEADLINE; 0: none */
+    uint32_t timeout_ms;   /* ends so long after arrival with what there is; 0: the engine's */
+    uint32_t
+        queue_timeout_ms;  /* begins so soon after arrival, or LLM_EQUEUETIME; 0: the engine's */
+    uint32_t max_itl_us;   /* the promised gap between its tokens; 0: the engine's */
+    uint32_t first_choice; /* the choices are drawn with choice = first_choice, ... */
+    uint32_t output_from;  /* 0; or the tokens from this one on were generated before: they
+                                * count for max_tokens and are not delivered again */
+    uint32_t n_labels;     /* LLM_OP_CHOOSE: 1 .. LLM_CHOICES_MAX */
+    const struct llm_label *labels; /* (n_labels) */
 };
 #define LLM_SEED_RANDOM UINT64_MAX
 #define LLM_REQUEST_INIT                                                                           \
     {                                                                                              \
         sizeof(struct llm_request), LLM_OP_GENERATE, NULL, 0, 16, 1, 0, LLM_SEED_RANDOM, 0, 0.0f,  \
-            1.0f, 0.0f, 0                                                                          \
+            1.0f, 0.0f, 0, 0, LLM_SESSION_ALL, 0, LLM_PRIORITY_NORMAL, 0, 0, 0, 0, 0, 0, 0, NULL   \
     }
 
 /* Room for n token ids inside the shared arena, to be written in place: pass the pointer as
@@ -169,7 +200,9 @@ struct llm_event {
     int32_t status;    /* ERROR: the code */
     uint32_t finish;   /* DONE: enum llm_finish */
     uint32_t position; /* TOKENS: index of tokens[0] (generated tokens from 0; scored prompt tokens
-                        * from 1). ERROR: the number that would have fitted, or 0 */
+                        * from 1; a label's from 0). DONE: how many there were; of a session's
+                        * operation: tokens that the session has now. ERROR: the number that would
+                        * have fitted, or 0; LLM_EDEADLINE: the estimate, microseconds */
     uint32_t n_tokens; /* TOKENS: 1 .. LLM_CQE_TOKENS_MAX, else 0 */
     int32_t tokens[LLM_CQE_TOKENS_MAX];
     float logprobs[LLM_CQE_TOKENS_MAX]; /* valid with LLM_SQE_LOGPROBS and for scores */
@@ -186,6 +219,110 @@ LLM_API int llm_poll(struct llm_client *c, struct llm_event *e);
 LLM_API int llm_wait(struct llm_client *c, struct llm_event *e, int timeout_ms);
 
 LLM_API uint32_t llm_inflight(const struct llm_client *c); /* finals still owed */
+
+/* ---- sessions (1.1) ----
+ *
+ * A session is a token history that the engine keeps, with its computed state for as long as memory
+ * allows: a turn costs what it adds. It is named by a key that the program chooses, belongs to the
+ * user (uid), outlives the connection, and is closed after the engine's idle time. What refers to
+ * one that is not there ends with LLM_ENOSESSION.
+ *
+ *     uint64_t call = llm_session_key("call-4711");
+ *     llm_session_open(c, call, system_prompt, n, 0, NULL);
+ *     llm_session_append(c, call, words, n, NULL);          // while the caller speaks
+ *     llm_session_replace(c, call, keep, words, n, NULL);   // the recognizer thought again
+ *     r.session = call, llm_submit(c, &r, &id);             // generate; r.n_tokens may be 0
+ *     llm_session_interrupt(c, call, spoken, NULL);         // the caller interrupts
+ *
+ * Each call is one request, submitted as by llm_submit: its id (may be NULL) comes back in one final
+ * event, whose `position` is the number of tokens that the session has then. They may be sent one
+ * behind the other without waiting: the engine takes them in order. LLM_ESESSION: another request
+ * generates on the session (LLM_SQE_INTERRUPT ends it), or the key is taken. All calls: -EAGAIN as
+ * llm_submit, LLM_EPARAM for key 0. */
+
+/* A key from a name: FNV-1a with 64 bits over its bytes (h = 0xCBF29CE484222325; for each byte
+ * h = (h ^ byte) * 0x100000001B3), and 1 where that gives 0. The same everywhere, so that programs
+ * in any language agree. */
+LLM_API uint64_t llm_session_key(const char *name);
+
+/* flags: LLM_SQE_PIN (stays resident, within the quota of pins), LLM_SQE_NO_CACHE. */
+LLM_API int llm_session_open(struct llm_client *c, uint64_t key, const int32_t *tokens, uint32_t n,
+                             uint32_t flags, uint64_t *id);
+LLM_API int llm_session_append(struct llm_client *c, uint64_t key, const int32_t *tokens,
+                               uint32_t n, uint64_t *id);
+/* Keeps the first `keep` tokens of the history, then appends. */
+LLM_API int llm_session_replace(struct llm_client *c, uint64_t key, uint64_t keep,
+                                const int32_t *tokens, uint32_t n, uint64_t *id);
+LLM_API int llm_session_rewind(struct llm_client *c, uint64_t key, uint64_t keep, uint64_t *id);
+/* Barge-in, in one request: what is generated on the session is cancelled (it gets its final
+ * CANCELLED), then the session is rewound. */
+LLM_API int llm_session_interrupt(struct llm_client *c, uint64_t key, uint64_t keep, uint64_t *id);
+/* A second session with the same history; what both share is stored once. */
+LLM_API int llm_session_fork(struct llm_client *c, uint64_t key, uint64_t new_key, uint64_t *id);
+LLM_API int llm_session_close(struct llm_client *c, uint64_t key, uint64_t *id);
+
+/* A prefix that stays resident: a pinned session of that key, which requests without a session hit
+ * through the prefix cache. */
+LLM_API int llm_prefix_pin(struct llm_client *c, uint64_t key, const int32_t *tokens, uint32_t n,
+                           uint64_t *id);
+LLM_API int llm_prefix_unpin(struct llm_client *c, uint64_t key, uint64_t *id);
+
+/* ---- choosing among labels (1.1) ----
+ *
+ *     struct llm_choose_result which;
+ *     llm_choose(c, prompt, n, labels, n_labels, &id);
+ *     llm_choose_begin(&which, id, n_labels);
+ *     do
+ *         rc = llm_wait(c, &e, -1) == 1 ? llm_choose_add(&which, &e) : -EIO;
+ *     while (rc == 0);
+ *     if (rc == 1)
+ *         printf("label %u, log-probability %f\n", llm_choose_best(&which), ...);
+ */
+
+/* Log-probabilities of the labels as continuations of the prompt, in one pass. Choice i is label i:
+ * TOKENS events carry its tokens with their log-probabilities, then comes its final. An llm_submit
+ * with LLM_OP_CHOOSE, for which the prompt may have come from llm_reserve, too. */
+LLM_API int llm_choose(struct llm_client *c, const int32_t *tokens, uint32_t n,
+                       const struct llm_label *labels, uint32_t n_labels, uint64_t *id);
+
+struct llm_choose_result {
+    uint64_t id;
+    uint64_t owed; /* bit i: the final of label i has not come */
+    uint32_t n_labels;
+    int32_t status;                     /* 0, or the code of the first label that failed */
+    double logprob[LLM_CHOICES_MAX];    /* sum over the label's tokens, natural logarithm */
+    uint32_t n_tokens[LLM_CHOICES_MAX]; /* of the label: for those who compare means */
+};
+LLM_API void llm_choose_begin(struct llm_choose_result *r, uint64_t id, uint32_t n_labels);
+/* Adds an event up; those of other requests are passed over. 1: all labels are there; 0: more is to
+ * come; negative: all finals have come, but a label failed or was cancelled. */
+LLM_API int llm_choose_add(struct llm_choose_result *r, const struct llm_event *e);
+/* The label with the highest sum (of equal ones the first). */
+LLM_API uint32_t llm_choose_best(const struct llm_choose_result *r);
+
+/* ---- going on after the engine's death (1.1) ---- */
+
+enum llm_resume_flags { LLM_RESUME_ANY_NUMERICS = 1 };
+
+/* From now on the death of the engine does not end this handle: the library reconnects to the
+ * instance as soon as it is back, within timeout_ms of the death (0: 30,000), and continues each
+ * request with exactly the tokens that would have come. The caller sees the same ids and choices, no
+ * gap and no duplicate. This works inside llm_poll, llm_wait and llm_arm, without blocking the ones
+ * that do not block; the descriptor of llm_fd stays the same; llm_get_limits may change, and what no
+ * longer fits ends with an error event. What is submitted while the engine is away is sent when it
+ * is back. When the time is over, the handle ends with LLM_EOWNERDEAD as without llm_resume.
+ *
+ * An engine that computes other bits (another numerics_id) is refused: the handle ends with
+ * LLM_ENUMERICS. With LLM_RESUME_ANY_NUMERICS streams go on with its tokens, if its vocabulary is
+ * the same. Sessions die with the engine: a request on one ends with LLM_EOWNERDEAD. A cancelled
+ * request ends with what it has. What an engine ends in order before it stops (CANCELLED,
+ * LLM_ESHUTDOWN) has ended.
+ *
+ * The price: llm_submit allocates what a request needs to be continued (4 bytes a token of prompt
+ * and max_tokens, for each choice), and a reconnect allocates. -ENOMEM is then a result of
+ * llm_submit. To be called with nothing in flight, once: -EBUSY, -EALREADY. -ENOTSUP: the engine
+ * speaks 1.0. -ENOMEM, -EMFILE. */
+LLM_API int llm_resume(struct llm_client *c, uint32_t timeout_ms, unsigned flags);
 
 /* ---- waiting in a loop of your own: epoll, poll, libuv, asyncio ----
  *
