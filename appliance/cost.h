@@ -8,7 +8,8 @@
  * hundred steps), on relative errors, so that short steps count as much as long ones; a step that
  * took many times what was expected (the machine was busy elsewhere) moves the model only a little.
  *
- * Deterministic: the same steps, the same model. No allocation, no system call.
+ * Deterministic: the same steps, the same model. No allocation, no system call. Whatever is fed to
+ * it, its numbers stay finite.
  */
 #ifndef LLMD_COST_H
 #define LLMD_COST_H
@@ -24,9 +25,11 @@ struct cost_shape {
 
 struct cost {
     double w[COST_WEIGHTS];               /* ns per unit, >= 0 */
-    double p[COST_WEIGHTS][COST_WEIGHTS]; /* of the recursion */
-    uint64_t observed;                    /* steps so far */
-    double error; /* mean relative error of late predictions, 0 .. : how far to trust it */
+    double a[COST_WEIGHTS][COST_WEIGHTS]; /* what the steps say of w: a w = b where it is exact */
+    double b[COST_WEIGHTS];
+    uint64_t observed; /* steps so far */
+    double error;      /* mean relative error of late predictions, 0 .. 1: how far to trust it */
+    double bias;       /* the same with its sign, > 0: steps take longer than predicted */
 };
 
 /* Starts from a guess: ns of a step of one row, and of each further row. They soon matter no more.
@@ -36,12 +39,12 @@ void cost_observe(struct cost *c, const struct cost_shape *shape, uint64_t ns);
 uint64_t cost_predict(const struct cost *c, const struct cost_shape *shape);
 
 /* How many prefill rows of a sequence at position `pos` can join a step of that shape so that it is
- * still expected to take at most `ns`. 0 .. max. */
+ * still expected to take at most `ns`: the largest number by cost_predict(). 0 .. max. */
 uint32_t cost_rows_within(const struct cost *c, const struct cost_shape *shape, uint32_t pos,
                           uint32_t max, uint64_t ns);
 
-/* Expected time to compute `rows` prompt rows in steps of `chunk` rows beside that many decodes of
- * that context in all. */
+/* Expected time to compute the first `rows` rows of a prompt in steps of `chunk` rows beside that
+ * many decodes of that context in all (NULL: none). */
 uint64_t cost_prefill_ns(const struct cost *c, uint64_t rows, uint32_t chunk,
                          const struct cost_shape *decodes);
 
