@@ -141,6 +141,7 @@ static int size_pool(struct appliance *a, struct fail *f)
 {
     struct sizing_wish wish = {.num_kv_blocks = a->o.num_kv_blocks,
                                .kv_cache_memory = a->o.kv_cache_memory,
+                               .utilization = a->o.gpu_memory_utilization,
                                .max_model_len = a->max_model_len,
                                .max_num_seqs = a->o.max_num_seqs};
     a->ops->memory(a->gpu, &a->memory);
@@ -284,7 +285,18 @@ static int make_core(struct appliance *a, struct fail *f)
                                    .vocab = a->model->net.vocab,
                                    .eog = a->model->vocab.eog,
                                    .n_eog = a->model->vocab.n_eog,
-                                   .numerics_id = a->numerics_id};
+                                   .numerics_id = a->numerics_id,
+                                   .max_itl_us = a->o.max_itl_ms * 1000,
+                                   .queue_timeout_ms = a->o.queue_timeout_ms,
+                                   .timeout_ms = a->o.timeout_ms,
+                                   .max_waiting =
+                                       a->o.max_waiting ? a->o.max_waiting : a->o.max_requests,
+                                   .max_waiting_tokens = a->o.max_waiting_tokens,
+                                   .max_unread = a->o.max_unread_tokens,
+                                   .prefix_cache = a->o.prefix_caching,
+                                   .max_sessions = a->o.max_sessions,
+                                   .session_idle_ms = a->o.session_idle_s * 1000,
+                                   .quota = a->o.quota};
     int rc = make_clients(a, f);
     if (rc < 0)
         return rc;

@@ -17,6 +17,9 @@ enum kind {
     NUMBER,
     SIZE,
     SWITCH,
+    SHARE,
+    SPIN,
+    BLOCK_SIZE,
     CPUS,
     BACKEND,
     ACTIVATIONS,
@@ -36,9 +39,12 @@ struct option {
     const char *help;
     const char *by_default; /* as the help says it; NULL: nothing to say */
     bool command_line;      /* not in a file */
+    const char *same_as;    /* another name of that option, or NULL */
 };
 
 #define FIELD(name) offsetof(struct options, name)
+
+enum { DAY_MS = 24 * 3600 * 1000 };
 
 static const struct option table[] = {
     {"model", TEXT, FIELD(model), 1, 4095, "FILE", "the GGUF file to serve", "required"},
@@ -76,13 +82,51 @@ static const struct option table[] = {
      "f16"},
     {"kv-cache-memory", SIZE, FIELD(kv_cache_memory), 1, 1ull << 46, "SIZE",
      "bytes of the KV pool, as 512M or 4G", "min(4 GiB, a quarter of what is available)"},
+    {"gpu-memory-utilization", SHARE, FIELD(gpu_memory_utilization), 0, 0, "SHARE",
+     "the pool gets what this share of the free memory, 0 to 1, leaves beside the weights", NULL},
     {"num-kv-blocks", NUMBER, FIELD(num_kv_blocks), 1, 1u << 30, "N",
-     "KV blocks of the pool, instead of a size", NULL},
+     "KV blocks of the pool, instead of a size; also --num-gpu-blocks-override", NULL},
+    {"num-gpu-blocks-override", NUMBER, 0, 0, 0, "N", "the same", NULL, .same_as = "num-kv-blocks"},
+    {"block-size", BLOCK_SIZE, FIELD(block_size), 1, 65536, "N", "tokens of a KV block: 16", "16"},
+    {"enable-prefix-caching", SWITCH, FIELD(prefix_caching), 0, 0, NULL,
+     "prompts that begin alike share what was computed for them", "yes"},
+    {"max-sessions", NUMBER, FIELD(max_sessions), 0, 65536, "N",
+     "sessions that are open at the same time", "64"},
+    {"session-idle-s", NUMBER, FIELD(session_idle_s), 0, 2592000, "N",
+     "a session that was not used for so long is closed, seconds; 0: never", "300"},
     {"max-requests", NUMBER, FIELD(max_requests), 1, 65536, "N",
      "sequences known at the same time, waiting ones included", "1024"},
+    {"max-waiting", NUMBER, FIELD(max_waiting), 1, 65536, "N", "requests in the queue",
+     "--max-requests"},
+    {"max-waiting-tokens", NUMBER, FIELD(max_waiting_tokens), 0, 1u << 30, "N",
+     "prompt tokens in the queue; 0: any number", "0"},
+    {"max-unread-tokens", NUMBER, FIELD(max_unread_tokens), 0, 1u << 30, "N",
+     "a client that leaves more tokens unread loses its requests; 0: never", "65536"},
+    {"max-itl-ms", NUMBER, FIELD(max_itl_ms), 0, 60000, "N",
+     "promised gap between two tokens of a stream, milliseconds; 0: none", "0"},
+    {"queue-timeout-ms", NUMBER, FIELD(queue_timeout_ms), 0, DAY_MS, "N",
+     "how long requests wait that state no limit themselves; 0: any time", "0"},
+    {"timeout-ms", NUMBER, FIELD(timeout_ms), 0, DAY_MS, "N",
+     "how long they may take in all; 0: any time", "0"},
+    {"drain-timeout-ms", NUMBER, FIELD(drain_timeout_ms), 0, DAY_MS, "N",
+     "how long running requests may go on after SIGTERM", "5000"},
     {"max-clients", NUMBER, FIELD(max_clients), 1, 1024, "N", "connected clients", "64"},
-    {"idle-spin-us", NUMBER, FIELD(idle_spin_us), 0, 1000000, "N",
-     "how long to look for work before sleeping, microseconds", "50"},
+    {"quota-clients", NUMBER, FIELD(quota_clients), 0, 1024, "N",
+     "connected clients of one user; 0: no quota", "0"},
+    {"quota-memory", SIZE, FIELD(quota_memory), 0, 1ull << 46, "SIZE",
+     "memory shared with the clients of one user, as 64M; 0: no quota", "0"},
+    {"quota-requests", NUMBER, FIELD(quota.requests), 0, 65536, "N",
+     "sequences of one user, waiting ones included; 0: no quota", "0"},
+    {"quota-prompt-tokens", NUMBER, FIELD(quota.prompt_tokens), 0, 1u << 30, "N",
+     "prompt tokens of one user in the queue; 0: no quota", "0"},
+    {"quota-kv-blocks", NUMBER, FIELD(quota.kv_blocks), 0, 1u << 30, "N",
+     "KV blocks of one user; 0: no quota", "0"},
+    {"quota-sessions", NUMBER, FIELD(quota.sessions), 0, 65536, "N",
+     "sessions of one user; 0: no quota", "0"},
+    {"quota-pinned-blocks", NUMBER, FIELD(quota.pinned_blocks), 0, 1u << 30, "N",
+     "KV blocks that one user keeps resident; 0: no quota", "0"},
+    {"idle-spin-us", SPIN, FIELD(idle_spin_us), 0, 1000000, "N",
+     "how long to look for work before sleeping, microseconds, or forever", "50"},
     {"io", WAITER, FIELD(waiter), 0, 0, "auto|io_uring|epoll",
      "what the engine sleeps with; epoll where io_uring is forbidden", "auto"},
     {"log-level", LOG_LEVEL, FIELD(log_level), 0, 0, "error|warn|info|debug",
@@ -100,7 +144,7 @@ static const struct option *find(const char *name, size_t bytes)
 {
     for (size_t i = 0; i < N_OPTIONS; i++)
         if (strlen(table[i].name) == bytes && !memcmp(table[i].name, name, bytes))
-            return &table[i];
+            return table[i].same_as ? find(table[i].same_as, strlen(table[i].same_as)) : &table[i];
     return NULL;
 }
 
@@ -220,8 +264,45 @@ static int set_size(const struct option *opt, void *field, const char *value, st
         return fail(f, -EINVAL, "--%s takes a size such as 512M or 4G, not '%.64s'", opt->name,
                     value);
     if (rc < 0 || v < opt->min || v > opt->max)
-        return fail(f, -EINVAL, "--%s %.64s is out of range: 1 byte to 64 TiB", opt->name, value);
+        return fail(f, -EINVAL, "--%s %.64s is out of range: %s to 64 TiB", opt->name, value,
+                    opt->min ? "1 byte" : "0");
     *(uint64_t *)field = v;
+    return 0;
+}
+
+static int set_share(const struct option *opt, double *field, const char *value, struct fail *f)
+{
+    char *end;
+    bool plain = strspn(value, "0123456789.") == strlen(value); /* no sign, exponent, nan */
+    double v = strtod(value, &end);
+    if (!plain || end == value || *end || !(v > 0 && v <= 1))
+        return fail(f, -EINVAL, "--%s takes a share above 0 and up to 1, as 0.9, not '%.64s'",
+                    opt->name, value);
+    *field = v;
+    return 0;
+}
+
+static int set_spin(const struct option *opt, uint32_t *field, const char *value, struct fail *f)
+{
+    if (strcmp(value, "forever") && strcmp(value, "-1"))
+        return set_number(opt, field, value, f);
+    *field = OPTIONS_FOREVER;
+    return 0;
+}
+
+static int set_block_size(const struct option *opt, uint32_t *field, const char *value,
+                          struct fail *f)
+{
+    uint32_t v;
+    int rc = set_number(opt, &v, value, f);
+    if (rc < 0)
+        return rc;
+    if (v != GPU_KV_BLOCK)
+        return fail(f, -EINVAL,
+                    "--%s %u cannot be had: KV blocks of this engine have %d tokens; leave the "
+                    "option away",
+                    opt->name, v, GPU_KV_BLOCK);
+    *field = v;
     return 0;
 }
 
@@ -285,15 +366,23 @@ static int set_value(const struct option *opt, void *field, const char *value, s
     return word < 0 ? word : 0;
 }
 
-static int set_switch(const struct option *opt, bool *field, const char *value, struct fail *f)
+/* 0 or 1 for a word that says no or yes, else -1. */
+static int yes_or_no(const char *word)
 {
     static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (!strcmp(value, words[i])) {
-            *field = i % 2;
-            return 0;
-        }
-    return fail(f, -EINVAL, "--%s is yes or no, not '%.64s'", opt->name, value);
+    for (int i = 0; i < (int)(sizeof words / sizeof *words); i++)
+        if (!strcmp(word, words[i]))
+            return i % 2;
+    return -1;
+}
+
+static int set_switch(const struct option *opt, bool *field, const char *value, struct fail *f)
+{
+    int is = yes_or_no(value);
+    if (is < 0)
+        return fail(f, -EINVAL, "--%s is yes or no, not '%.64s'", opt->name, value);
+    *field = is;
+    return 0;
 }
 
 static int set_cpus(const struct option *opt, struct cpus *field, const char *value, struct fail *f)
@@ -318,6 +407,12 @@ static int set_field(struct options *o, const struct option *opt, const char *va
         return set_size(opt, field, value, f);
     case SWITCH:
         return set_switch(opt, field, value, f);
+    case SHARE:
+        return set_share(opt, field, value, f);
+    case SPIN:
+        return set_spin(opt, field, value, f);
+    case BLOCK_SIZE:
+        return set_block_size(opt, field, value, f);
     case CPUS:
         return set_cpus(opt, field, value, f);
     case BACKEND:
@@ -419,7 +514,29 @@ static int check_whole(struct options *o, struct fail *f)
     if (o->num_kv_blocks && o->kv_cache_memory)
         return fail(f, -EINVAL,
                     "--num-kv-blocks and --kv-cache-memory both size the KV pool: give one");
+    if (o->gpu_memory_utilization > 0 && (o->num_kv_blocks || o->kv_cache_memory))
+        return fail(f, -EINVAL, "--gpu-memory-utilization and --%s both size the KV pool: give one",
+                    o->num_kv_blocks ? "num-kv-blocks" : "kv-cache-memory");
     return check_cpus(o, f);
+}
+
+/* `--switch`, `--switch=no`, `--switch no`. */
+static int take_switch(struct options *o, const struct option *opt, const char *value,
+                       const char *next, int *i, struct fail *f)
+{
+    if (!value && next && yes_or_no(next) >= 0) {
+        value = next;
+        ++*i;
+    }
+    return set(o, opt, value ? value : "yes", f);
+}
+
+/* The switch that `no-NAME` turns off, or NULL. */
+static const struct option *turned_off(const char *name, size_t bytes)
+{
+    const struct option *opt =
+        bytes > 3 && !memcmp(name, "no-", 3) ? find(name + 3, bytes - 3) : NULL;
+    return opt && opt->kind == SWITCH ? opt : NULL;
 }
 
 /* One argument, or two, from argv[*i]: *i becomes the last one. */
@@ -430,10 +547,12 @@ static int take_argument(struct options *o, int argc, char **argv, int *i, struc
     size_t bytes = strcspn(name, "=");
     const char *value = name[bytes] ? name + bytes + 1 : NULL;
     const struct option *opt = name == argument ? NULL : find(name, bytes);
+    if (!opt && name != argument && !value && (opt = turned_off(name, bytes)))
+        return set(o, opt, "no", f);
     if (!opt)
         return unknown(argument, name, bytes, f);
     if (opt->kind == SWITCH)
-        return set(o, opt, value ? value : "yes", f);
+        return take_switch(o, opt, value, *i + 1 < argc ? argv[*i + 1] : NULL, i, f);
     if (!opt->value && value)
         return fail(f, -EINVAL, "--%s takes no value", opt->name);
     if (opt->kind == HELP)
@@ -466,6 +585,12 @@ static void set_defaults(struct options *o)
                           .max_requests = 1024,
                           .max_clients = 64,
                           .idle_spin_us = 50,
+                          .block_size = GPU_KV_BLOCK,
+                          .max_unread_tokens = 65536,
+                          .drain_timeout_ms = 5000,
+                          .prefix_caching = true,
+                          .max_sessions = 64,
+                          .session_idle_s = 300,
                           .io_cpu = OPTIONS_NO_CPU,
                           .log_level = LOG_LEVEL_INFO};
 }
@@ -494,14 +619,16 @@ void options_help(FILE *out)
           out);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const struct option *opt = &table[i];
+        if (opt->same_as)
+            continue;
         char left[64];
         snprintf(left, sizeof left, "--%s %s", opt->name, opt->value ? opt->value : "");
         fprintf(out, "  %-30s %s", left, opt->help);
         fprintf(out, opt->by_default ? " (%s)\n" : "\n", opt->by_default);
     }
     fputs("\nA line with the word 'ready' on standard output says that clients may connect.\n"
-          "SIGTERM, SIGINT or SIGHUP ends the running requests and leaves. Exit status: 0, 1 for a "
-          "failure, 2 for a wrong command line.\n",
+          "SIGTERM, SIGINT or SIGHUP lets the running requests end, for a while, and leaves. Exit "
+          "status: 0, 1 for a failure, 2 for a wrong command line.\n",
           out);
 }
 
@@ -546,8 +673,17 @@ static void print_option(FILE *out, const struct option *opt, const struct optio
     case INSTANCE:
         print_text(out, opt, *(const char *const *)field);
         break;
+    case SPIN:
+        if (*(const uint32_t *)field == OPTIONS_FOREVER) {
+            fprintf(out, "%s = forever\n", opt->name);
+            break;
+        } /* fall through */
     case NUMBER:
+    case BLOCK_SIZE:
         fprintf(out, "%s = %u\n", opt->name, *(const uint32_t *)field);
+        break;
+    case SHARE:
+        fprintf(out, "%s = %g\n", opt->name, *(const double *)field);
         break;
     case SIZE:
         fprintf(out, "%s = %llu\n", opt->name, (unsigned long long)*(const uint64_t *)field);
@@ -578,7 +714,9 @@ static bool is_settled(const struct option *opt, const struct options *o)
     case NUMBER:
         return *(const uint32_t *)field >= opt->min && *(const uint32_t *)field <= opt->max;
     case SIZE:
-        return *(const uint64_t *)field != 0;
+        return *(const uint64_t *)field >= opt->min;
+    case SHARE:
+        return *(const double *)field > 0;
     case CPUS:
         return ((const struct cpus *)field)->n != 0;
     case ACTIVATIONS:
@@ -592,7 +730,7 @@ void options_print(FILE *out, const struct options *o)
 {
     for (size_t i = 0; i < N_OPTIONS; i++) {
         const struct option *opt = &table[i];
-        if (opt->command_line)
+        if (opt->command_line || opt->same_as)
             continue;
         if (is_settled(opt, o))
             print_option(out, opt, o);

@@ -4,7 +4,7 @@
  *     switch (options_parse(&o, argc, argv, &f)) { case OPTIONS_RUN: ... }
  *
  * Every option takes `--name VALUE` or `--name=VALUE`; a later one replaces an earlier one.
- * Switches are `--name` or `--name=yes|no`. The file that --config names (config.h) is read first,
+ * Switches are `--name`, `--name yes|no` or `--no-name`. The file that --config names (config.h) is read first,
  * wherever it stands: what the command line says wins. What is wrong is said in one sentence that
  * names the option and, where there is one, the range or the closest name; of a file, with its
  * line. Limits that depend on the model or the machine are checked where those are known.
@@ -18,10 +18,12 @@
 
 #include "../gpu/gpu.h"
 #include "cpus.h"
+#include "engine.h"
 #include "log.h"
 #include "waiter.h"
 
 enum { OPTIONS_NO_CPU = UINT32_MAX, OPTIONS_TEXT = 6 << 10 };
+#define OPTIONS_FOREVER UINT32_MAX /* idle_spin_us: never sleeps */
 
 /* Strings point into argv or into `text`, so this is not copied. 0 stands for "not given" where the
  * default needs the model or machine. */
@@ -44,9 +46,28 @@ struct options {
     uint32_t idle_spin_us;           /* 50 */
     uint32_t num_kv_blocks;          /* 0: sized in bytes */
     uint64_t kv_cache_memory;        /* bytes; 0: from the machine */
-    struct cpus cpu_list;            /* --cpu-list with --io-cpu in front; n 0: not given */
-    uint32_t io_cpu;                 /* OPTIONS_NO_CPU: not given */
-    uint32_t rt_priority;            /* SCHED_FIFO's; 0: not given */
+    double gpu_memory_utilization;   /* (0, 1]; 0: not given */
+    uint32_t block_size;             /* GPU_KV_BLOCK */
+
+    /* promises; 0: off, unless said otherwise */
+    uint32_t max_itl_ms, queue_timeout_ms, timeout_ms;
+    uint32_t max_waiting; /* 0: max_requests */
+    uint32_t max_waiting_tokens;
+    uint32_t max_unread_tokens; /* 65536 */
+    uint32_t drain_timeout_ms;  /* 5000 */
+
+    bool prefix_caching;     /* yes */
+    uint32_t max_sessions;   /* 64 */
+    uint32_t session_idle_s; /* 300; 0: never */
+
+    /* of each user; 0: none */
+    uint32_t quota_clients;
+    uint64_t quota_memory; /* bytes of shared memory */
+    struct engine_quota quota;
+
+    struct cpus cpu_list; /* --cpu-list with --io-cpu in front; n 0: not given */
+    uint32_t io_cpu;      /* OPTIONS_NO_CPU: not given */
+    uint32_t rt_priority; /* SCHED_FIFO's; 0: not given */
     bool mlock;
     enum log_level log_level; /* info */
     bool log_json;

@@ -35,6 +35,21 @@ static uint64_t blocks_default(const struct sizing_wish *w, const struct gpu_mem
     return blocks < one_request ? one_request : blocks;
 }
 
+/* What the share leaves beside weights and workspace. */
+static uint64_t blocks_of_share(const struct sizing_wish *w, const struct gpu_memory *m)
+{
+    double all = (double)m->weights_bytes + (double)m->available_bytes;
+    double kv_bytes = all * w->utilization - (double)m->weights_bytes - (double)m->workspace_bytes;
+    return kv_bytes > 0 ? (uint64_t)(kv_bytes / (double)m->block_bytes) : 0;
+}
+
+static const char *what_sizes(const struct sizing_wish *w)
+{
+    return w->num_kv_blocks     ? "--num-kv-blocks"
+           : w->utilization > 0 ? "--gpu-memory-utilization"
+                                : "--kv-cache-memory";
+}
+
 static int too_small(const struct sizing_wish *w, const struct gpu_memory *m, uint64_t blocks,
                      uint64_t one_request, struct fail *f)
 {
@@ -46,8 +61,8 @@ static int too_small(const struct sizing_wish *w, const struct gpu_memory *m, ui
                 "a KV pool of %llu blocks (%.1f MiB) cannot hold one request of %u tokens, which "
                 "needs %llu blocks (%.1f MiB): raise %s%s",
                 (unsigned long long)blocks, mib(blocks * m->block_bytes), w->max_model_len,
-                (unsigned long long)one_request, mib(one_request * m->block_bytes),
-                w->num_kv_blocks ? "--num-kv-blocks" : "--kv-cache-memory", shorter);
+                (unsigned long long)one_request, mib(one_request * m->block_bytes), what_sizes(w),
+                shorter);
 }
 
 int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gpu_memory *m,
@@ -57,6 +72,7 @@ int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gp
     uint64_t available = blocks_available(m);
     uint64_t blocks = w->num_kv_blocks     ? w->num_kv_blocks
                       : w->kv_cache_memory ? w->kv_cache_memory / m->block_bytes
+                      : w->utilization > 0 ? blocks_of_share(w, m)
                                            : blocks_default(w, m, one_request);
 
     if (blocks < one_request)

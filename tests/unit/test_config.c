@@ -237,8 +237,10 @@ static void what_is_printed_can_be_read(void **state)
         "model = m.gguf\n",
         "model = m\ncpu-list = 0-3,7,5,6\nio-cpu = 5\nthreads = 4\nrt-priority = 3\nmlock = yes\n"
         "activations = f32\nkv-cache-dtype = f32\nkv-cache-memory = 3M\nio = io_uring\n"
-        "log-level = error\nlog-json = yes\nbackend = cpu-plain\nprefill-chunk = 9\n"};
-    for (size_t i = 0; i < 2; i++) {
+        "log-level = error\nlog-json = yes\nbackend = cpu-plain\nprefill-chunk = 9\n",
+        "model = m\nidle-spin-us = forever\ngpu-memory-utilization = 0.85\nblock-size = 16\n"
+        "enable-prefix-caching = no\nmax-waiting = 5\nquota-memory = 1M\nquota-kv-blocks = 3\n"};
+    for (size_t i = 0; i < 3; i++) {
         good(files[i], "");
         char *first = printed();
         good(first, "");
@@ -248,8 +250,14 @@ static void what_is_printed_can_be_read(void **state)
         assert_non_null(strstr(first, "max-num-seqs = 64\n"));
         if (i == 0)
             assert_non_null(strstr(first, "# threads: one for each CPU\n"));
-        else
+        else if (i == 1)
             assert_non_null(strstr(first, "cpu-list = 5,0-3,7,6\n"));
+        if (i == 2) {
+            assert_non_null(strstr(first, "idle-spin-us = forever\n"));
+            assert_non_null(strstr(first, "gpu-memory-utilization = 0.85\n"));
+            assert_non_null(strstr(first, "enable-prefix-caching = no\n"));
+            assert_non_null(strstr(first, "quota-memory = 1048576\nquota-requests = 0\n"));
+        }
         free(first);
         free(second);
     }
@@ -281,8 +289,8 @@ static void the_example_says_the_defaults(void **state)
     }
     fclose(file);
     free(plain);
-    assert_int_equal(defaults, 13);
-    assert_int_equal(examples, 9);
+    assert_int_equal(defaults, 30);
+    assert_int_equal(examples, 11);
 }
 
 int main(void)

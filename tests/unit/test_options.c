@@ -94,6 +94,91 @@ static void equals_sign_and_repeats(void **state)
     assert_int_equal(o.kv_type, GPU_KV_F16);
 }
 
+static void promises_and_quotas(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--model m"), OPTIONS_RUN);
+    assert_int_equal(o.max_itl_ms + o.queue_timeout_ms + o.timeout_ms + o.max_waiting +
+                         o.max_waiting_tokens + o.quota_clients,
+                     0);
+    assert_int_equal(o.max_unread_tokens, 65536);
+    assert_int_equal(o.drain_timeout_ms, 5000);
+    assert_int_equal(o.max_sessions, 64);
+    assert_int_equal(o.session_idle_s, 300);
+    assert_true(o.prefix_caching);
+    assert_int_equal(
+        parse("--model a --max-itl-ms 40 --queue-timeout-ms 1 --timeout-ms 2 --max-waiting 3 "
+              "--max-waiting-tokens 4 --max-unread-tokens 5 --drain-timeout-ms 6 --max-sessions 7 "
+              "--session-idle-s 8 --quota-clients 9 --quota-memory 10M --quota-requests 11 "
+              "--quota-prompt-tokens 12 --quota-kv-blocks 13 --quota-sessions 14 "
+              "--quota-pinned-blocks 15"),
+        OPTIONS_RUN);
+    const uint32_t got[] = {o.max_itl_ms,       o.queue_timeout_ms,   o.timeout_ms,
+                            o.max_waiting,      o.max_waiting_tokens, o.max_unread_tokens,
+                            o.drain_timeout_ms, o.max_sessions,       o.session_idle_s,
+                            o.quota_clients,    o.quota.requests,     o.quota.prompt_tokens,
+                            o.quota.kv_blocks,  o.quota.sessions,     o.quota.pinned_blocks};
+    const uint32_t wanted[] = {40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15};
+    assert_memory_equal(got, wanted, sizeof got);
+    assert_int_equal(o.quota_memory, 10 << 20);
+}
+
+static void switches_in_every_form(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line;
+        bool on;
+    } said[] = {{"--model m --enable-prefix-caching", true},
+                {"--model m --enable-prefix-caching no", false},
+                {"--enable-prefix-caching yes --model m", true},
+                {"--model m --enable-prefix-caching=off", false},
+                {"--model m --no-enable-prefix-caching", false},
+                {"--no-enable-prefix-caching --enable-prefix-caching --model m", true}};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        assert_int_equal(parse(said[i].line), OPTIONS_RUN);
+        assert_true(o.prefix_caching == said[i].on);
+        assert_string_equal(o.model, "m");
+    }
+    refused("--model m --no-enable-prefix-caching=yes", "unknown option");
+    refused("--model m --no-threads", "unknown option");
+    refused("--model m --enable-prefix-caching maybe", "'maybe' is not an option");
+}
+
+static void names_of_others(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--model m --num-gpu-blocks-override 12 --block-size 16"), OPTIONS_RUN);
+    assert_int_equal(o.num_kv_blocks, 12);
+    refused("--model m --block-size 32", "KV blocks of this engine have 16 tokens");
+    refused("--model m --block-size x", "--block-size takes a whole number");
+    assert_int_equal(parse("--model m --gpu-memory-utilization 0.9"), OPTIONS_RUN);
+    assert_true(o.gpu_memory_utilization == 0.9);
+    static const char *const shares[] = {"0",   "1.01", "90",   "-0.5", "nan",
+                                         "0x1", "1e-1", "0.5x", ".",    "1..0"};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        char line[80];
+        snprintf(line, sizeof line, "--model m --gpu-memory-utilization=%s", shares[i]);
+        refused(line, "takes a share above 0 and up to 1");
+    }
+    refused("--model m --gpu-memory-utilization 0.5 --num-gpu-blocks-override 3",
+            "--gpu-memory-utilization and --num-kv-blocks both size the KV pool");
+}
+
+static void spinning_for_ever(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"--model m --idle-spin-us forever",
+                                        "--model m --idle-spin-us -1",
+                                        "--model m --idle-spin-us=-1"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        assert_int_equal(parse(lines[i]), OPTIONS_RUN);
+        assert_int_equal(o.idle_spin_us, OPTIONS_FOREVER);
+    }
+    refused("--model m --idle-spin-us 1000001", "out of range: 0 to 1000000");
+    refused("--model m --idle-spin-us -2", "takes a whole number");
+}
+
 static void help_and_version(void **state)
 {
     (void)state;
@@ -267,6 +352,10 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(defaults),
                                        cmocka_unit_test(every_option),
                                        cmocka_unit_test(equals_sign_and_repeats),
+                                       cmocka_unit_test(promises_and_quotas),
+                                       cmocka_unit_test(switches_in_every_form),
+                                       cmocka_unit_test(names_of_others),
+                                       cmocka_unit_test(spinning_for_ever),
                                        cmocka_unit_test(help_and_version),
                                        cmocka_unit_test(unknown_options),
                                        cmocka_unit_test(missing),

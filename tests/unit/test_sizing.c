@@ -73,6 +73,22 @@ static void wishes_are_kept(void **state)
     assert_true(s.kv_bytes == 20 * mib);
 }
 
+/* The weights are part of the share: of 10 + 90 MiB three quarters, less 10 and a workspace of 2. */
+static void a_share_leaves_the_pool_the_rest(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {.max_model_len = 100, .max_num_seqs = 1, .utilization = 0.75};
+    assert_int_equal(plan(w, mib, 90 * mib), 0);
+    assert_int_equal(s.n_blocks, 63);
+    w.utilization = 1;
+    assert_int_equal(plan(w, mib, 90 * mib), 0);
+    assert_int_equal(s.n_blocks, 88); /* all that is there */
+    w.utilization = 0.1;
+    assert_int_equal(plan(w, mib, 90 * mib), -ERANGE);
+    assert_non_null(strstr(f.text, "a KV pool of 0 blocks"));
+    assert_non_null(strstr(f.text, "raise --gpu-memory-utilization"));
+}
+
 static void too_small_is_refused_with_numbers(void **state)
 {
     (void)state;
@@ -117,6 +133,7 @@ int main(void)
                                        cmocka_unit_test(default_is_no_more_than_can_be_used),
                                        cmocka_unit_test(default_holds_one_request),
                                        cmocka_unit_test(wishes_are_kept),
+                                       cmocka_unit_test(a_share_leaves_the_pool_the_rest),
                                        cmocka_unit_test(too_small_is_refused_with_numbers),
                                        cmocka_unit_test(too_large_is_refused),
                                        cmocka_unit_test(is_printed_as_people_plan_it)};
