@@ -6,8 +6,8 @@
  *              (little endian, at least one)
  *
  * Keys are strings, in any order, none twice. An unknown key is an error: what the client asks for
- * is never ignored. Format: the msgpack specification (all its families are understood and skipped
- * where a value of another type stands: the error then names key and type).
+ * is never ignored. Format: the msgpack specification (all its families are understood: where a value
+ * of another type stands, the error names key and type).
  */
 #ifndef LLMD_OPTION_MAP_H
 #define LLMD_OPTION_MAP_H

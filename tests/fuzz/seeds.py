@@ -323,6 +323,47 @@ def control_seeds():
     put("never_used_byte", b"\xc1")
 
 
+# ---- option maps ----
+
+
+def option_seeds():
+    def put(name, data):
+        save("option_map", name, data if isinstance(data, bytes) else pack(data))
+
+    one, two = struct.pack("<i", 7), struct.pack("<ii", 1 << 30, -1)
+    short = b"\x81\xa6labels"
+    put("empty_map", {})
+    put("label", {"labels": [one]})
+    put("labels", {"labels": [one, two, two * 20]})
+    put("labels_64", {"labels": [one] * 64})
+    put("labels_65", {"labels": [one] * 65})
+    put("labels_none", {"labels": []})
+    put("short_heads", short + b"\x92\xc4\x04" + one + b"\xc4\x08" + two)
+    put("wide_heads", b"\xdf\0\0\0\1\xdb\0\0\0\6labels\xdd\0\0\0\1\xc6\0\0\0\4" + one)
+    put("label_empty", {"labels": [one, b""]})
+    put("label_of_3_bytes", {"labels": [b"abc"]})
+    put("label_is_text", {"labels": [one, "yes"]})
+    put("label_is_a_list", {"labels": [[1, 2]]})
+    put("labels_is_nil", {"labels": None})
+    put("labels_is_a_map", {"labels": {"a": [one]}})
+    put("labels_is_an_ext", short + b"\xc8\0\5\1hello")
+    put("labels_twice", b"\x82" + (b"\xa6labels\x91\xc4\x04" + one) * 2)
+    put("key_unknown", {"labels": [one], "stop": ["a", {"b": [1.5, None, True]}]})
+    put("key_is_a_number", b"\x81\x01\x02")
+    put("key_is_a_bin", b"\x81\xc4\6labels\x91\xc4\x04" + one)
+    put("list", [one])
+    put("deep", b"\x81\xa1x" + b"\x91" * 900 + b"\xc0")
+    put("map_of_2_32", b"\xdf\xff\xff\xff\xff" + short[1:])
+    put("lists_of_2_32", b"\xdd\xff\xff\xff\xff" * 200)
+    put("labels_of_2_32", short + b"\xdd\xff\xff\xff\xff\xc4\x04" + one)
+    put("label_of_2_32", short + b"\x91\xc6\xff\xff\xff\xff" + one)
+    put("label_beyond", short + b"\x91\xc4\x08" + one)
+    put("cut_head", short + b"\xdd\0\0")
+    put("trailing", pack({"labels": [one]}) + b"\0")
+    put("never_used_byte", short + b"\x91\xc1")
+    put("nothing", b"")
+
+
 # ---- text ----
 
 
@@ -540,6 +581,7 @@ def config_seeds():
 if __name__ == "__main__":
     gguf_seeds()
     control_seeds()
+    option_seeds()
     tokenizer_seeds()
     image_seeds()
     ring_seeds()
