@@ -16,8 +16,14 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-/* Entries of one client in one sweep: a flood of small requests does not make the others wait. */
-enum { SWEEP_MAX = 64 };
+/* Entries of one client in one sweep, and bytes behind them: a flood of requests, small or large,
+ * does not make the others wait. */
+enum { SWEEP_MAX = 64, SWEEP_BYTES = 256 << 10 };
+
+/* Of segments, at once when a client comes: what a client has that asks for nothing special. */
+enum { ADMIT_BYTES = 512 << 10 };
+
+static const char *const up_name = "llmd-up", *const down_name = "llmd-down";
 
 int clients_create(struct clients *cs, const struct clients_config *c, struct fail *f)
 {
@@ -26,6 +32,7 @@ int clients_create(struct clients *cs, const struct clients_config *c, struct fa
                            .welcome = c->welcome,
                            .pulse_fd = c->pulse_fd,
                            .vocab_fd = c->vocab_fd,
+                           .quota = c->quota,
                            .board = c->board,
                            .stats = c->stats};
     cs->slots = calloc(cs->max, sizeof *cs->slots);
@@ -80,9 +87,17 @@ static void put(void *context, uint32_t client, const struct llm_cqe *cqe,
     ring_put(&cs->slots[client].ring, cqe, result);
 }
 
+static uint32_t domain(void *context, uint32_t client)
+{
+    const struct clients *cs = context;
+    assert(cs->slots[client].state == CLIENT_LIVE);
+    return cs->slots[client].uid;
+}
+
 struct engine_sink clients_sink(struct clients *cs)
 {
-    return (struct engine_sink){.context = cs, .token_room = token_room, .put = put};
+    return (struct engine_sink){
+        .context = cs, .token_room = token_room, .put = put, .domain = domain};
 }
 
 void clients_attach(struct clients *cs, struct engine *engine)
@@ -126,14 +141,31 @@ static int peer_process(int socket)
     return (int)syscall(SYS_pidfd_open, peer.pid, 0);
 }
 
-static int make_segments(struct client *c, const struct control_grant *g, struct llm_reject *r)
+static int no_memory(struct llm_reject *r, const struct fail *f)
+{
+    return refuse(r, -ENOMEM, "the engine has no memory for this client: %.160s", f->text);
+}
+
+static int begin_segments(struct client *c, struct llm_reject *r)
 {
     struct fail f = {0};
-    int rc =
-        segment_from_client(&c->up, "llmd-up", llm_up_bytes(g->sq_entries, g->arena_bytes), &f);
+    const struct control_grant *g = &c->grant;
+    int rc = segment_begin(&c->up, SEGMENT_FROM_CLIENT, up_name,
+                           llm_up_bytes(g->sq_entries, g->arena_bytes), &f);
     if (!rc)
-        rc = segment_to_client(&c->down, "llmd-down", llm_down_bytes(g->cq_entries), &f);
-    return rc ? refuse(r, -ENOMEM, "the engine has no memory for this client: %.160s", f.text) : 0;
+        rc = segment_begin(&c->down, SEGMENT_TO_CLIENT, down_name, llm_down_bytes(g->cq_entries),
+                           &f);
+    return rc ? no_memory(r, &f) : 0;
+}
+
+/* 1: both are whole, 0: there is more to come, or a code. */
+static int grow_segments(struct client *c, size_t budget, struct llm_reject *r)
+{
+    struct fail f = {0};
+    int rc = segment_grow(&c->up, up_name, &budget, &f);
+    if (rc == 1)
+        rc = segment_grow(&c->down, down_name, &budget, &f);
+    return rc < 0 ? no_memory(r, &f) : rc;
 }
 
 /* A bell: our end into the slot, the client's to *theirs. What the client could do to it is cut
@@ -151,10 +183,11 @@ static int make_bell(struct client *c, int *theirs, struct llm_reject *r)
     return 0;
 }
 
-static int send_welcome(struct clients *cs, uint32_t slot, int socket, int bell)
+static int send_welcome(struct clients *cs, uint32_t slot, int bell)
 {
     const struct client *c = &cs->slots[slot];
     struct llm_message m = {.kind = LLM_MSG_WELCOME, .welcome = cs->welcome};
+    m.welcome.minor = c->minor;
     m.welcome.client = slot;
     m.welcome.generation = c->generation;
     m.welcome.sq_entries = c->ring.sq_entries;
@@ -166,32 +199,64 @@ static int send_welcome(struct clients *cs, uint32_t slot, int socket, int bell)
     if (n < 0)
         return n;
     int fds[LLM_CONTROL_FDS] = {c->up.fd, c->down.fd, cs->pulse_fd, cs->vocab_fd, bell};
-    return control_send(socket, packet, (size_t)n, fds, LLM_CONTROL_FDS);
+    return control_send(c->socket, packet, (size_t)n, fds, LLM_CONTROL_FDS);
 }
 
-/* Sets the slot up and greets; on failure everything but the socket is undone. */
-static int set_up(struct clients *cs, uint32_t slot, int socket, const struct control_grant *g,
-                  struct llm_reject *refusal)
+/* The segments are whole: ring, bell, WELCOME. */
+static int greet(struct clients *cs, uint32_t slot, struct llm_reject *refusal)
 {
     struct client *c = &cs->slots[slot];
-    int bell = -1;
-    c->up = c->down = SEGMENT_NONE;
-    c->process = c->socket = c->bell = -1;
-    int rc = make_segments(c, g, refusal);
-    if (!rc)
-        rc = make_bell(c, &bell, refusal);
-    if (!rc) {
-        ring_engine_init(&c->ring, c->up.map, c->down.map, g->sq_entries, g->cq_entries,
-                         g->arena_bytes, g->max_inflight, slot, c->generation, cs->welcome.epoch);
-        rc = send_welcome(cs, slot, socket, bell);
-        if (rc < 0)
-            refuse(refusal, rc, "the WELCOME could not be sent: %s", strerror(-rc));
-    }
-    if (bell >= 0)
-        close(bell);
+    const struct control_grant *g = &c->grant;
+    int bell = -1, rc = make_bell(c, &bell, refusal);
     if (rc < 0)
-        release(c);
+        return rc;
+    ring_engine_init(&c->ring, c->up.map, c->down.map, g->sq_entries, g->cq_entries, g->arena_bytes,
+                     g->max_inflight, slot, c->generation, cs->welcome.epoch);
+    rc = send_welcome(cs, slot, bell);
+    close(bell);
+    return rc < 0 ? refuse(refusal, rc, "the WELCOME could not be sent: %s", strerror(-rc)) : 0;
+}
+
+/* ARRIVING -> LIVE */
+static void settle(struct clients *cs, struct client *c)
+{
+    segment_close_fd(&c->up);
+    segment_close_fd(&c->down);
+    c->process = peer_process(c->socket);
+    c->state = CLIENT_LIVE;
+    cs->n_arriving--;
+    cs->n_live++;
+    STATS_SET(cs->stats, clients, cs->n_live);
+    STATS_ADD(cs->stats, clients_total, 1);
+}
+
+/* ARRIVING -> FREE. The socket is closed unless it was taken out. */
+static void give_up(struct clients *cs, struct client *c)
+{
+    assert(c->state == CLIENT_ARRIVING);
+    release(c);
+    c->generation++;
+    c->state = CLIENT_FREE;
+    cs->n_arriving--;
+}
+
+/* 1: LIVE now, 0: still ARRIVING, or a code. */
+static int go_on(struct clients *cs, uint32_t slot, size_t budget, struct llm_reject *refusal)
+{
+    struct client *c = &cs->slots[slot];
+    int rc = grow_segments(c, budget, refusal);
+    if (rc == 1 && (rc = greet(cs, slot, refusal)) == 0) {
+        settle(cs, c);
+        rc = 1;
+    }
     return rc;
+}
+
+static uint32_t peer_user(int socket)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) ? UINT32_MAX : peer.uid;
 }
 
 /* The name goes to operators' terminals: printable ASCII only. */
@@ -203,32 +268,108 @@ static void keep_name(struct client *c, const char *name)
     c->name[i] = 0;
 }
 
+/* Whether the user may have one more client of so many bytes. */
+static int check_quota(const struct clients *cs, uint32_t uid, uint64_t bytes, struct llm_reject *r)
+{
+    uint32_t n = 0;
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < cs->high; i++) {
+        const struct client *c = &cs->slots[i];
+        if (c->state == CLIENT_FREE || c->uid != uid)
+            continue;
+        n += c->state == CLIENT_LIVE || c->state == CLIENT_ARRIVING;
+        used += c->bytes;
+    }
+    if (cs->quota.clients && n >= cs->quota.clients)
+        return refuse(r, LLM_EQUOTA,
+                      "user %u has %u clients, the quota is %u: close one, or raise "
+                      "--quota-clients",
+                      uid, n, cs->quota.clients);
+    if (cs->quota.bytes && used + bytes > cs->quota.bytes)
+        return refuse(r, LLM_EQUOTA,
+                      "this client needs %llu bytes of shared memory; user %u uses %llu of a quota "
+                      "of %llu: ask for smaller rings, or raise --quota-memory",
+                      (unsigned long long)bytes, uid, (unsigned long long)used,
+                      (unsigned long long)cs->quota.bytes);
+    return 0;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* FREE -> ARRIVING, with its segments begun. */
+static void begin(struct clients *cs, struct client *c, int socket, const struct llm_hello *hello,
+                  const struct control_grant *g)
+{
+    *c = (struct client){.state = CLIENT_ARRIVING,
+                         .generation = c->generation,
+                         .socket = socket,
+                         .process = -1,
+                         .bell = -1,
+                         .up = SEGMENT_NONE,
+                         .down = SEGMENT_NONE,
+                         .bytes = llm_up_bytes(g->sq_entries, g->arena_bytes) +
+                                  llm_down_bytes(g->cq_entries),
+                         .grant = *g,
+                         .uid = peer_user(socket),
+                         .minor = least(hello->minor, LLM_ABI_MINOR)};
+    keep_name(c, hello->name);
+    cs->n_arriving++;
+}
+
 int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
                   struct llm_reject *refusal)
 {
     struct control_grant g;
     if (!control_grant(hello, &g, refusal))
         return refusal->code;
+    uint64_t bytes = llm_up_bytes(g.sq_entries, g.arena_bytes) + llm_down_bytes(g.cq_entries);
+    int rc = check_quota(cs, peer_user(socket), bytes, refusal);
+    if (rc < 0)
+        return rc;
     int slot = free_slot(cs);
     if (slot < 0)
         return refuse(refusal, LLM_EBUSY,
                       "the engine serves %u clients, its limit: raise --max-clients", cs->max);
-    int rc = set_up(cs, (uint32_t)slot, socket, &g, refusal);
-    if (rc < 0)
-        return rc;
     struct client *c = &cs->slots[slot];
-    segment_close_fd(&c->up);
-    segment_close_fd(&c->down);
-    c->socket = socket;
-    c->process = peer_process(socket);
-    c->armed = 0;
-    c->held = c->has_pending = false;
-    keep_name(c, hello->name);
-    c->state = CLIENT_LIVE;
-    cs->n_live++;
-    STATS_SET(cs->stats, clients, cs->n_live);
-    STATS_ADD(cs->stats, clients_total, 1);
-    return slot;
+    begin(cs, c, socket, hello, &g);
+    rc = begin_segments(c, refusal);
+    if (!rc)
+        rc = go_on(cs, (uint32_t)slot, ADMIT_BYTES, refusal);
+    if (rc >= 0)
+        return slot;
+    c->socket = -1;
+    give_up(cs, c);
+    return rc;
+}
+
+static void turn_away(struct clients *cs, uint32_t slot, const struct llm_reject *refusal)
+{
+    control_refuse(cs->slots[slot].socket, refusal);
+    give_up(cs, &cs->slots[slot]);
+}
+
+int clients_prepare(struct clients *cs)
+{
+    for (uint32_t i = 0; cs->n_arriving && i < cs->high; i++) {
+        struct llm_reject refusal = {0};
+        if (cs->slots[i].state != CLIENT_ARRIVING)
+            continue;
+        int rc = go_on(cs, i, CLIENTS_SLICE, &refusal);
+        if (rc < 0)
+            turn_away(cs, i, &refusal);
+        return rc == 1 ? (int)i : -EAGAIN;
+    }
+    return -EAGAIN;
+}
+
+void clients_turn_away(struct clients *cs, const struct llm_reject *refusal)
+{
+    for (uint32_t i = 0; cs->n_arriving && i < cs->high; i++)
+        if (cs->slots[i].state == CLIENT_ARRIVING)
+            turn_away(cs, i, refusal);
 }
 
 /* ---- the way in ---- */
@@ -272,12 +413,20 @@ static int submit_pending(struct clients *cs, uint32_t slot, const char **why)
     return 1;
 }
 
+/* What stands behind an entry in the arena and was copied. */
+static uint64_t bytes_of(const struct clients *cs, const struct llm_sqe *copy)
+{
+    return (wants_tokens(cs, copy) ? copy->tokens_len * sizeof(int32_t) : 0) +
+           (wants_options(copy) ? copy->options_len : 0);
+}
+
 /* Takes up to SWEEP_MAX entries. Returns how many moved on, or LLM_EPROTO. */
 static int take_entries(struct clients *cs, uint32_t slot, const char **why)
 {
     struct client *c = &cs->slots[slot];
     int n = ring_sweep(&c->ring, why), moved = 0;
-    while (moved < n && moved < SWEEP_MAX) {
+    uint64_t bytes = 0;
+    while (moved < n && moved < SWEEP_MAX && bytes < SWEEP_BYTES) {
         if (!c->has_pending) {
             int rc = ring_take(&c->ring, &c->pending, why);
             if (rc < 0)
@@ -290,6 +439,7 @@ static int take_entries(struct clients *cs, uint32_t slot, const char **why)
             return rc;
         if (!rc)
             break;
+        bytes += bytes_of(cs, &c->pending);
         moved++;
     }
     return n < 0 ? n : moved;
@@ -353,7 +503,8 @@ bool clients_rescan(const struct clients *cs)
 {
     for (uint32_t i = 0; i < cs->high; i++) {
         const struct client *c = &cs->slots[i];
-        if (c->state == CLIENT_LIVE && ring_rescan((struct ring_engine *)&c->ring, c->held))
+        if (c->state == CLIENT_LIVE && !clients_muted(c) &&
+            ring_rescan((struct ring_engine *)&c->ring, c->held))
             return true;
     }
     return false;
@@ -377,6 +528,33 @@ void clients_disarm(struct clients *cs)
     for (uint32_t i = 0; i < cs->high; i++)
         if (cs->slots[i].state == CLIENT_LIVE && cs->slots[i].held)
             ring_disarm(&cs->slots[i].ring);
+}
+
+bool clients_muted(const struct client *c)
+{
+    return c->vain_wakes > CLIENTS_VAIN_WAKES;
+}
+
+void clients_woken(struct clients *cs, uint32_t slot)
+{
+    struct client *c = &cs->slots[slot];
+    uint32_t moved = c->ring.sq_tail + c->ring.cq_head;
+    bool vain = moved == c->moved && !ring_rescan(&c->ring, true);
+    c->moved = moved;
+    c->vain_wakes += vain;
+    if (!clients_muted(c) || c->told_vain)
+        return;
+    c->told_vain = true;
+    board_error(cs->board, LLM_EPROTO,
+                "client %u (%.40s) woke the engine %u times in vain: until the next tick it is "
+                "not listened to",
+                slot, c->name, c->vain_wakes);
+}
+
+void clients_tick(struct clients *cs)
+{
+    for (uint32_t i = 0; i < cs->high; i++)
+        cs->slots[i].vain_wakes = 0;
 }
 
 bool clients_hold(const struct clients *cs)

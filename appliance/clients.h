@@ -1,11 +1,14 @@
 /* clients.h - the clients that are connected: their slots, segments and rings, between the rings
  * (shm/ring.h) and the scheduling core (engine.h).
  *
- *        clients_admit         clients_leave, _evict            let_go (loop.c)
- *   FREE --------------> LIVE ----------------------> LEAVING ------------------> DRAINING
- *    ^                                                                                |
- *    +--------------------------------------------------------------------------------+
- *         clients_free, once no wait in the kernel names the slot; generation + 1
+ *        clients_admit           clients_admit, _prepare         clients_leave, _evict
+ *   FREE --------------> ARRIVING ---------------------> LIVE ----------------------> LEAVING
+ *    ^                      | no memory, turned away                                     | let_go
+ *    +----------------------+------------------------------------------------------ DRAINING
+ *                  clients_free, once no wait in the kernel names the slot; generation + 1
+ *
+ * An ARRIVING client has its socket and no more: its segments come into being piece by piece, so
+ * that a large one holds up nobody's step. A small one is LIVE when clients_admit returns.
  *
  * LEAVING slots stand in `leaving` until the loop cancels their waits; a slot is in that list at
  * most once, because only DRAINING ones become free.
@@ -18,8 +21,12 @@
  *   3. An entry that was taken is either submitted or pending; the ring is not read on while one is
  *      pending, so each byte is read once and the order is kept.
  *   4. Nothing is allocated after clients_create but a client's own segments.
+ *   5. Wakes are honoured while they bring something: a client that wakes the engine in vain more
+ *      than CLIENTS_VAIN_WAKES times between two ticks is muted until the next one. The library
+ *      wakes only after it moved a cursor, so it is never muted.
+ *   6. A user's quotas hold for all slots of the uid that the kernel names at the other end.
  *
- * No system call but in admit, leave, evict and free.
+ * No system call but in admit, prepare, leave, evict and free.
  */
 #ifndef LLMD_CLIENTS_H
 #define LLMD_CLIENTS_H
@@ -35,7 +42,12 @@
 #include "segments.h"
 #include "stats.h"
 
-enum client_state { CLIENT_FREE, CLIENT_LIVE, CLIENT_LEAVING, CLIENT_DRAINING };
+enum {
+    CLIENTS_VAIN_WAKES = 16,
+    CLIENTS_SLICE = 128 << 10 /* bytes of an arriving client's segments at a time */
+};
+
+enum client_state { CLIENT_FREE, CLIENT_ARRIVING, CLIENT_LIVE, CLIENT_LEAVING, CLIENT_DRAINING };
 
 enum client_wait {
     CLIENT_WAIT_SOCKET = 1, /* poll: the other end closed, or spoke */
@@ -57,12 +69,24 @@ struct client {
     struct llm_sqe pending; /* taken, waiting for the core to have room */
     uint64_t arrival_ns;    /* when pending was taken */
     struct segment up, down;
+    uint64_t bytes; /* of both */
+    struct control_grant grant;
+    uint32_t uid, minor; /* of the other side; minor: what both speak */
+    uint32_t vain_wakes; /* since the last tick */
+    uint32_t moved;      /* sq_tail + cq_head at its last wake: both only grow */
+    bool told_vain;      /* the board knows that it was muted */
     char name[64];
+};
+
+/* What one user may have; 0: no quota. */
+struct clients_quota {
+    uint32_t clients;
+    uint64_t bytes; /* of segments */
 };
 
 struct clients {
     uint32_t max, high; /* slots; slots ever used */
-    uint32_t n_live;
+    uint32_t n_live, n_arriving;
     uint32_t first; /* where the next sweep starts: nobody is always first */
     struct client *slots;
     uint32_t *leaving, n_leaving; /* slots in state LEAVING */
@@ -70,6 +94,7 @@ struct clients {
     uint32_t max_model_len;
     struct llm_welcome welcome; /* what is the same for all */
     int pulse_fd, vocab_fd;
+    struct clients_quota quota;
     struct engine *engine;
     struct board *board;
     struct stats *stats;
@@ -79,6 +104,7 @@ struct clients_config {
     uint32_t max_clients;
     struct llm_welcome welcome; /* client, generation and sizes are filled in for each */
     int pulse_fd, vocab_fd;     /* stay the caller's */
+    struct clients_quota quota;
     struct board *board;
     struct stats *stats;
 };
@@ -91,10 +117,16 @@ void clients_destroy(struct clients *cs);
 struct engine_sink clients_sink(struct clients *cs);
 void clients_attach(struct clients *cs, struct engine *engine);
 
-/* A new client on that socket: slot, segments, WELCOME. Returns the slot, which owns the socket; or
- * a negative code with the refusal to send, the socket stays the caller's. */
+/* A new client on that socket. Returns the slot, which owns the socket: LIVE, its WELCOME sent, or
+ * ARRIVING; or a negative code with the refusal to send, the socket stays the caller's. */
 int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
                   struct llm_reject *refusal);
+
+/* The next CLIENTS_SLICE bytes for those who arrive. The slot that is LIVE now, or -EAGAIN: nobody;
+ * who cannot be served is told and gone. */
+int clients_prepare(struct clients *cs);
+/* Whoever arrives is refused. */
+void clients_turn_away(struct clients *cs, const struct llm_reject *refusal);
 
 /* Takes what was submitted to the core and offers what is held, for every client. True if anything
  * moved. Clients that broke the protocol are evicted on the way. */
@@ -106,8 +138,15 @@ void clients_publish(struct clients *cs);
 /* About to sleep: cq_held, E1, the last look. True if there is something to do after all. `held` of
  * each client says which cq_head is to be waited on. The caller has set need_wakeup. */
 bool clients_arm(struct clients *cs);
-bool clients_rescan(const struct clients *cs); /* the last look again */
+bool clients_rescan(const struct clients *cs); /* the last look again, at those not muted */
 void clients_disarm(struct clients *cs);
+
+/* A wake of that client's has ended a wait. */
+void clients_woken(struct clients *cs, uint32_t slot);
+/* True if no wait is to be armed on its words. */
+bool clients_muted(const struct client *c);
+/* Time has passed: whoever was muted is heard again. */
+void clients_tick(struct clients *cs);
 
 /* True if tokens or finals of somebody wait for ring room. */
 bool clients_hold(const struct clients *cs);

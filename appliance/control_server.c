@@ -285,7 +285,7 @@ static bool version_fits(const struct llm_hello *h, struct llm_reject *r)
     if (h->sqe_bytes != sizeof(struct llm_sqe) || h->cqe_bytes != sizeof(struct llm_cqe))
         return refuse(r, LLM_EPROTO,
                       "entries of %u and %u bytes are expected by the client, the engine's have "
-                      "%zu and %zu",
+                      "%zu and %zu: build both from the same release",
                       h->sqe_bytes, h->cqe_bytes, sizeof(struct llm_sqe), sizeof(struct llm_cqe));
     return true;
 }

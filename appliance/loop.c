@@ -19,10 +19,10 @@ enum event {
 
 #define TICK_NS       1000000000ull
 #define GRACE_NS      20000000ull /* a wake that is on its way arrives within it */
-#define DRAIN_NS      2000000000ull
+#define DELIVER_NS    2000000000ull
 #define DRAIN_TICK_NS 10000000ull
 
-enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4, ACCEPTS_A_ROUND = 4 };
+enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4, ACCEPTS_A_ROUND = 4, DOOR_SHARE = 16 };
 
 struct loop {
     struct loop_config c;
@@ -32,6 +32,7 @@ struct loop {
     unsigned step_failures;
     int wait_failure; /* the kernel refuses to let us wait */
     uint64_t now_ns, last_work_ns, last_tick_ns, tick_ns;
+    uint64_t door_ns; /* under load the door opens again then */
 };
 
 static uint64_t clock_ns(void)
@@ -73,7 +74,7 @@ static void arm_futex(struct loop *l, uint32_t slot, enum client_wait wait, cons
                       uint32_t last)
 {
     struct client *c = &l->c.clients->slots[slot];
-    if (c->armed & wait)
+    if (c->armed & wait || clients_muted(c))
         return;
     if (l->w->ops->futex(l->w, word, last, client_tag(l, slot, wait)))
         c->armed |= wait;
@@ -118,13 +119,27 @@ static void on_client(struct loop *l, uint32_t slot, uint32_t generation, unsign
         clients_evict(cs, slot, LLM_EPROTO, "it sent something after WELCOME");
     else if (wait == CLIENT_WAIT_SOCKET || wait == CLIENT_WAIT_PROCESS)
         clients_leave(cs, slot);
+    else
+        clients_woken(cs, slot);
 }
 
 /* ---- the door ---- */
 
+static bool door_is_open(const struct loop *l)
+{
+    return !engine_has_work(l->c.engine) || l->now_ns >= l->door_ns;
+}
+
+/* What was done at the door since `start_ns` is paid for. */
+static void charge_door(struct loop *l, uint64_t start_ns)
+{
+    l->now_ns = clock_ns();
+    l->door_ns = l->now_ns + (l->now_ns - start_ns) * (DOOR_SHARE - 1);
+}
+
 static void arm_door(struct loop *l)
 {
-    if (!l->accept_armed && !l->accept_later) {
+    if (!l->accept_armed && !l->accept_later && door_is_open(l)) {
         poll_on(l, l->c.server->listen_fd, POLLIN, tag(EVENT_ACCEPT, 0, 0));
         l->accept_armed = true;
     }
@@ -153,7 +168,23 @@ static void answer(struct loop *l, uint32_t i, const struct llm_hello *hello)
         return;
     }
     control_take(l->c.server, i);
-    arm_client_polls(l, (uint32_t)slot);
+    if (l->c.clients->slots[slot].state == CLIENT_LIVE)
+        arm_client_polls(l, (uint32_t)slot);
+}
+
+/* A piece of the segments of those who arrive. True if somebody does. */
+static bool prepare(struct loop *l)
+{
+    if (!l->c.clients->n_arriving)
+        return false;
+    if (!door_is_open(l))
+        return true;
+    uint64_t start_ns = clock_ns();
+    int slot = clients_prepare(l->c.clients);
+    if (slot >= 0)
+        arm_client_polls(l, (uint32_t)slot);
+    charge_door(l, start_ns);
+    return true;
 }
 
 /* Takes the HELLO if it is there; else waits for it. */
@@ -189,15 +220,17 @@ static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
  * time, so that a crowd holds up no step for long. */
 static void on_accept(struct loop *l)
 {
+    int i = -EAGAIN, most = engine_has_work(l->c.engine) ? 1 : ACCEPTS_A_ROUND;
+    uint64_t start_ns = clock_ns();
     l->accept_armed = false;
-    int i = -EAGAIN;
-    for (int n = 0; n < ACCEPTS_A_ROUND; n++) {
+    for (int n = 0; n < most; n++) {
         i = control_accept(l->c.server, l->now_ns);
         if (i < 0)
             break;
         hear(l, (uint32_t)i);
     }
     l->accept_later = i < 0 && i != -EAGAIN;
+    charge_door(l, start_ns);
 }
 
 /* ---- a round ---- */
@@ -256,6 +289,9 @@ static void tick(struct loop *l)
     int late;
     while ((late = control_overdue(l->c.server, l->now_ns)) >= 0)
         control_shut(l->c.server, (uint32_t)late);
+    clients_tick(l->c.clients);
+    engine_tick(l->c.engine, l->now_ns);
+    publish_and_wake(l); /* what it ended */
     if (l->c.hooks.tick)
         l->c.hooks.tick(l->c.hooks.context, engine_has_work(l->c.engine), l->now_ns);
 }
@@ -283,6 +319,7 @@ static bool work_round(struct loop *l)
 {
     take_events(l);
     bool worked = clients_sweep(l->c.clients);
+    worked |= prepare(l);
     if (engine_has_work(l->c.engine)) {
         step(l);
         worked = true;
@@ -336,19 +373,36 @@ static void set_state(struct loop *l, enum llm_state state)
     order_release(&l->c.board->map->state, state);
 }
 
+static void work_or_nap(struct loop *l)
+{
+    if (!work_round(l))
+        nap(l, DRAIN_TICK_NS);
+}
+
+static bool can_go_on(const struct loop *l)
+{
+    return l->step_failures < STEP_FAILURES_MAX && !l->wait_failure;
+}
+
+static void cancel_the_rest(struct loop *l)
+{
+    clients_sweep(l->c.clients);
+    engine_shutdown(l->c.engine);
+    uint64_t end = l->now_ns + DELIVER_NS;
+    work_round(l);
+    while (clients_hold(l->c.clients) && l->now_ns < end)
+        work_or_nap(l);
+}
+
 static void drain(struct loop *l)
 {
+    static const struct llm_reject stopping = {LLM_ESHUTDOWN, "the engine is stopping"};
     l->draining = true;
     if (l->c.hooks.stopping)
         l->c.hooks.stopping(l->c.hooks.context);
     set_state(l, LLM_STATE_DRAINING);
-    clients_sweep(l->c.clients);
-    engine_shutdown(l->c.engine);
-    uint64_t end = l->now_ns + DRAIN_NS;
-    work_round(l);
-    while (clients_hold(l->c.clients) && l->now_ns < end)
-        if (!work_round(l))
-            nap(l, DRAIN_TICK_NS);
+    clients_turn_away(l->c.clients, &stopping);
+    cancel_the_rest(l);
     set_state(l, LLM_STATE_STOPPED);
     for (uint32_t i = 0; i < l->c.clients->high; i++)
         if (l->c.clients->slots[i].state == CLIENT_LIVE)
@@ -381,8 +435,9 @@ static uint64_t until_tick(const struct loop *l)
 int loop_run(struct loop *l, struct fail *f)
 {
     l->now_ns = l->last_tick_ns = l->last_work_ns = clock_ns();
-    uint64_t spin_ns = (uint64_t)l->c.idle_spin_us * 1000;
-    while (!signals_stop_asked() && l->step_failures < STEP_FAILURES_MAX && !l->wait_failure) {
+    uint64_t spin_ns =
+        l->c.idle_spin_us == LOOP_SPIN_FOREVER ? UINT64_MAX : (uint64_t)l->c.idle_spin_us * 1000;
+    while (!signals_stop_asked() && can_go_on(l)) {
         if (work_round(l))
             continue;
         if (l->now_ns - l->last_work_ns >= spin_ns)

@@ -16,7 +16,10 @@
  *   2. Waits on sockets, pidfds and the stop event stay armed all the time; a completion ends a
  *      sleep, whatever its result.
  *   3. A tag carries event, slot and generation; a completion of another generation is dropped.
- *   4. A tick that finds work which nobody woke the loop for counts backstop_rescues.
+ *   4. A tick that finds work which nobody woke the loop for counts backstop_rescues. A client that
+ *      was muted (clients.h) is not waited for and does not count.
+ *   5. While there is work the door has at most a DOOR_SHARE-th of the time: newcomers wait, streams
+ *      do not.
  */
 #ifndef LLMD_LOOP_H
 #define LLMD_LOOP_H
@@ -24,6 +27,8 @@
 #include "clients.h"
 #include "control_server.h"
 #include "waiter.h"
+
+#define LOOP_SPIN_FOREVER UINT32_MAX
 
 struct loop;
 
@@ -45,7 +50,9 @@ struct loop_config {
     struct llm_pulse *pulse;
     struct board *board;
     struct stats *stats;
-    uint32_t idle_spin_us;
+    uint32_t idle_spin_us; /* LOOP_SPIN_FOREVER: never sleeps */
+    uint32_t
+        drain_timeout_ms; /* running requests may go on for so long after a stop is asked for */
     enum waiter_kind waiter;
     struct loop_hooks hooks;
     int stop_event; /* readable when signals_stop_asked() is true */
@@ -58,9 +65,10 @@ int loop_create(struct loop **out, const struct loop_config *config, struct fail
 /* State READY: whoever connects from now on is answered by loop_run. */
 void loop_open(struct loop *l);
 
-/* Serves until a stop is asked for, then drains: new requests are refused, the running ones end
- * with CANCELLED finals, which are delivered as far as clients take them within two seconds. 0, or
- * the code of a failure that ended the service. */
+/* Serves until a stop is asked for, then drains: new requests are refused, those that are known may
+ * end within drain_timeout_ms, or until a second stop is asked for; what is left then ends with
+ * CANCELLED finals, which are delivered as far as clients take them within two seconds. 0, or the
+ * code of a failure that ended the service. */
 int loop_run(struct loop *l, struct fail *f);
 
 /* No wait of anybody is left in the kernel. NULL is allowed. */

@@ -259,17 +259,19 @@ static int make_shared(struct appliance *a, struct fail *f)
 
 static int make_clients(struct appliance *a, struct fail *f)
 {
-    struct clients_config config = {.max_clients = a->o.max_clients,
-                                    .welcome = {.major = LLM_ABI_MAJOR,
-                                                .minor = LLM_ABI_MINOR,
-                                                .max_len = a->max_model_len,
-                                                .vocab = a->model->net.vocab,
-                                                .epoch = a->epoch,
-                                                .numerics_id = a->numerics_id},
-                                    .pulse_fd = a->pulse.fd,
-                                    .vocab_fd = a->vocab.fd,
-                                    .board = &a->board,
-                                    .stats = &a->stats};
+    struct clients_config config = {
+        .max_clients = a->o.max_clients,
+        .welcome = {.major = LLM_ABI_MAJOR,
+                    .minor = LLM_ABI_MINOR,
+                    .max_len = a->max_model_len,
+                    .vocab = a->model->net.vocab,
+                    .epoch = a->epoch,
+                    .numerics_id = a->numerics_id},
+        .pulse_fd = a->pulse.fd,
+        .vocab_fd = a->vocab.fd,
+        .quota = {.clients = a->o.quota_clients, .bytes = a->o.quota_memory},
+        .board = &a->board,
+        .stats = &a->stats};
     snprintf(config.welcome.model, sizeof config.welcome.model, "%s", a->name);
     return clients_create(&a->clients, &config, f);
 }
@@ -323,10 +325,13 @@ static void on_tick(void *context, bool busy, uint64_t now_ns)
         refresh_heap(a);
 }
 
+/* The service manager gives the requests their time, and the stop behind it. */
 static void on_stopping(void *context)
 {
+    enum { STOP_MS = 10000 };
     struct appliance *a = context;
-    notify_send(&a->notify, "STOPPING=1\nSTATUS=stopping");
+    notify_send(&a->notify, "STOPPING=1\nSTATUS=stopping\nEXTEND_TIMEOUT_USEC=%llu000",
+                (unsigned long long)a->o.drain_timeout_ms + STOP_MS);
 }
 
 static int make_loop(struct appliance *a, struct fail *f)
@@ -340,6 +345,7 @@ static int make_loop(struct appliance *a, struct fail *f)
                                  .board = &a->board,
                                  .stats = &a->stats,
                                  .idle_spin_us = a->o.idle_spin_us,
+                                 .drain_timeout_ms = a->o.drain_timeout_ms,
                                  .waiter = a->o.waiter,
                                  .hooks = {.context = a,
                                            .tick_ns = notify_period_ns(&a->notify, UINT64_MAX),

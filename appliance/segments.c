@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,26 +37,31 @@ static int give_up(struct segment *s, const char *what, const char *name, int rc
                 strerror(-rc));
 }
 
-/* A segment of that size, the pages of its first `ready` bytes there. */
-static int allocate(struct segment *s, const char *name, size_t bytes, size_t ready, struct fail *f)
+/* A segment of that size without pages. */
+static int create(struct segment *s, const char *name, size_t bytes, struct fail *f)
 {
     *s = (struct segment){.fd = open_memfd(name), .bytes = bytes};
     if (s->fd < 0)
         return give_up(s, "create", name, s->fd, f);
-    int rc = ftruncate(s->fd, (off_t)bytes) < 0 ? errno : 0;
-    if (!rc)
-        rc = posix_fallocate(s->fd, 0, (off_t)ready);
-    return rc ? give_up(s, "allocate", name, -rc, f) : 0;
+    return ftruncate(s->fd, (off_t)bytes) < 0 ? give_up(s, "allocate", name, -errno, f) : 0;
 }
 
-static int map(struct segment *s, const char *name, int protection, size_t ready, struct fail *f)
+/* The pages of `bytes` more bytes. */
+static int allocate(struct segment *s, const char *name, size_t bytes, struct fail *f)
+{
+    int rc = posix_fallocate(s->fd, (off_t)s->there, (off_t)bytes);
+    if (rc)
+        return give_up(s, "allocate", name, -rc, f);
+    s->there += bytes;
+    return 0;
+}
+
+static int map(struct segment *s, const char *name, int protection, struct fail *f)
 {
     void *at = mmap(NULL, s->bytes, protection, MAP_SHARED, s->fd, 0);
     if (at == MAP_FAILED)
         return give_up(s, "map", name, -errno, f);
     s->map = at;
-    /* without it (kernels before 5.14) the first accesses take a fault each */
-    madvise(at, ready, protection & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     return 0;
 }
 
@@ -65,27 +71,58 @@ static int seal(struct segment *s, const char *name, int more, struct fail *f)
     return fcntl(s->fd, F_ADD_SEALS, seals) < 0 ? give_up(s, "seal", name, -errno, f) : 0;
 }
 
+int segment_begin(struct segment *s, enum segment_side side, const char *name, size_t bytes,
+                  struct fail *f)
+{
+    bool ours = side == SEGMENT_TO_CLIENT;
+    int rc = create(s, name, bytes, f);
+    if (!rc)
+        rc = map(s, name, ours ? PROT_READ | PROT_WRITE : PROT_READ, f);
+    if (!rc)
+        rc = seal(s, name, ours ? F_SEAL_FUTURE_WRITE : 0, f);
+    s->ready = ours || bytes < SEGMENT_READY ? bytes : (size_t)SEGMENT_READY;
+    return rc;
+}
+
+int segment_grow(struct segment *s, const char *name, size_t *budget, struct fail *f)
+{
+    size_t left = s->ready - s->there, from = s->there, n = left < *budget ? left : *budget;
+    int rc = n ? allocate(s, name, n, f) : 0;
+    if (rc < 0)
+        return rc;
+    *budget -= n;
+    /* without it (kernels before 5.14) the first accesses take a fault each */
+    if (n && madvise((char *)s->map + from, n, MADV_POPULATE_WRITE))
+        madvise((char *)s->map + from, n, MADV_POPULATE_READ); /* a mapping to read */
+    return s->there == s->ready;
+}
+
+static int make(struct segment *s, enum segment_side side, const char *name, size_t bytes,
+                struct fail *f)
+{
+    size_t all = bytes;
+    int rc = segment_begin(s, side, name, bytes, f);
+    if (!rc)
+        rc = segment_grow(s, name, &all, f);
+    return rc < 0 ? rc : 0;
+}
+
 int segment_from_client(struct segment *s, const char *name, size_t bytes, struct fail *f)
 {
-    size_t ready = bytes < SEGMENT_READY ? bytes : (size_t)SEGMENT_READY;
-    int rc = allocate(s, name, bytes, ready, f);
-    if (!rc)
-        rc = map(s, name, PROT_READ, ready, f);
-    return rc ? rc : seal(s, name, 0, f);
+    return make(s, SEGMENT_FROM_CLIENT, name, bytes, f);
 }
 
 int segment_to_client(struct segment *s, const char *name, size_t bytes, struct fail *f)
 {
-    int rc = allocate(s, name, bytes, bytes, f);
-    if (!rc)
-        rc = map(s, name, PROT_READ | PROT_WRITE, bytes, f);
-    return rc ? rc : seal(s, name, F_SEAL_FUTURE_WRITE, f);
+    return make(s, SEGMENT_TO_CLIENT, name, bytes, f);
 }
 
 int segment_frozen(struct segment *s, const char *name, const void *image, size_t bytes,
                    struct fail *f)
 {
-    int rc = allocate(s, name, bytes, bytes, f);
+    int rc = create(s, name, bytes, f);
+    if (!rc)
+        rc = allocate(s, name, bytes, f);
     if (rc)
         return rc;
     for (size_t done = 0; done < bytes;) {

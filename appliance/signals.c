@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static struct {
-    atomic_bool serving, stop;
+    atomic_bool serving, stop, now;
     _Atomic(const char *) path;
     int event;
 } signals = {.event = -1};
@@ -20,7 +20,8 @@ static void ask(int number)
 {
     (void)number;
     int saved = errno;
-    atomic_store(&signals.stop, true);
+    if (atomic_exchange(&signals.stop, true))
+        atomic_store(&signals.now, true);
     if (!atomic_load(&signals.serving)) {
         const char *path = atomic_load(&signals.path);
         if (path)
@@ -73,4 +74,9 @@ int signals_serve(void)
 bool signals_stop_asked(void)
 {
     return atomic_load_explicit(&signals.stop, memory_order_relaxed);
+}
+
+bool signals_stop_now(void)
+{
+    return atomic_load_explicit(&signals.now, memory_order_relaxed);
 }

@@ -20,5 +20,6 @@ void signals_remove_on_exit(const char *path);
 /* From here on a signal only asks. Returns the eventfd, readable once a signal has come. */
 int signals_serve(void);
 bool signals_stop_asked(void);
+bool signals_stop_now(void); /* it was asked for again */
 
 #endif
