@@ -3,23 +3,32 @@
 
 #include <stddef.h>
 
+/* Epoll in place of io_uring: one sentence for both. */
+static int stand_in(struct waiter **out, uint32_t max_waits, const struct fail *why,
+                    struct fail *notice, struct fail *f)
+{
+    struct fail looks = {0};
+    int rc = waiter_epoll_open(out, max_waits, &looks, f);
+    if (!rc && looks.code)
+        fail(notice, why->code, "%s; until then epoll stands in, and %s", why->text, looks.text);
+    else if (!rc)
+        fail(notice, why->code,
+             "%s; until then epoll and helper threads stand in: a request to an idle engine is "
+             "seen some microseconds later",
+             why->text);
+    return rc;
+}
+
 int waiter_open(struct waiter **out, enum waiter_kind kind, uint32_t max_waits, struct fail *notice,
                 struct fail *f)
 {
     if (kind == WAITER_EPOLL)
-        return waiter_epoll_open(out, max_waits, f);
+        return waiter_epoll_open(out, max_waits, notice, f);
     if (kind == WAITER_URING)
         return waiter_uring_open(out, max_waits, f);
     struct fail why = {0};
     int rc = waiter_uring_open(out, max_waits, &why);
-    if (rc < 0) {
-        fail(notice, rc,
-             "%s; until then epoll stands in, and a request to an idle engine may wait "
-             "two milliseconds",
-             why.text);
-        rc = waiter_epoll_open(out, max_waits, f);
-    }
-    return rc;
+    return rc < 0 ? stand_in(out, max_waits, &why, notice, f) : 0;
 }
 
 void waiter_close(struct waiter *w)

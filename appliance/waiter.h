@@ -7,18 +7,22 @@
  *     w->ops->wait(w, timeout_ns);               // hands over what was asked, sleeps
  *     while (w->ops->next(w, &tag, &result))     // takes what has come
  *
- *   kind      words                            while the loop is busy              needs
- *   io_uring  in the kernel, woken at once     completions appear in memory        Linux 6.7
- *   epoll     looked at every 2 milliseconds   the kernel is asked every 5 ms
+ *   kind      words                              while the loop is busy          needs
+ *   io_uring  in the kernel                      completions appear in memory    Linux 6.7
+ *   epoll     helper threads (waiter_words.h)    the kernel is asked every 5 ms  Linux 5.16
+ *   epoll     looked at, every 2 to 50 ms        the same
  *
  * Epoll stands in where io_uring is forbidden (container seccomp profiles,
- * kernel.io_uring_disabled) or too old: the protocol is the same, only the submission to a sleeping
- * engine waits for the next look.
+ * kernel.io_uring_disabled) or too old. The protocol is the same for clients, who know of one way
+ * to wake an engine: FUTEX_WAKE of the word that they have moved. With helper threads a sleep ends
+ * some microseconds later and an idle engine costs nothing either; where these cannot be had, the
+ * submission to an engine that sleeps waits for the next look.
  *
  * Invariants
  *   1. Every poll, and every futex that said true, brings exactly one completion: its event, or a
  *      negative result (-ECANCELED, -EAGAIN ...). Until then tag and descriptor stay valid.
- *   2. Nothing is allocated after waiter_open.
+ *   2. A futex that said false is for the next sleep alone, the second wait of it included.
+ *   3. Nothing is allocated after waiter_open.
  */
 #ifndef LLMD_WAITER_H
 #define LLMD_WAITER_H
@@ -37,7 +41,7 @@ struct waiter_ops {
 
     /* One-shot poll(2) events; the result is the events that came. */
     void (*poll)(struct waiter *w, int fd, unsigned events, uint64_t tag);
-    /* Waits for a wake of the word while it is `last`. False: this kind does not, nothing comes. */
+    /* Waits for a wake of the word while it is `last`. False: no completion comes. */
     bool (*futex)(struct waiter *w, const order_u32 *word, uint32_t last, uint64_t tag);
     /* Ends the wait of that tag; its completion still comes. */
     void (*cancel)(struct waiter *w, uint64_t tag);
@@ -65,13 +69,14 @@ struct waiter {
 
 enum waiter_kind { WAITER_AUTO, WAITER_URING, WAITER_EPOLL };
 
-/* At most `max_waits` waits at a time. With AUTO epoll is taken where io_uring cannot be had, and
- * `notice` (may be NULL) is told in one sentence why. */
+/* At most `max_waits` waits at a time, half of them for words. With AUTO epoll is taken where
+ * io_uring cannot be had. `notice` (may be NULL) is told in one sentence why, and what that costs;
+ * also where epoll was asked for and must look. */
 int waiter_open(struct waiter **out, enum waiter_kind kind, uint32_t max_waits, struct fail *notice,
                 struct fail *f);
 void waiter_close(struct waiter *w); /* NULL is allowed; no wait is left in the kernel */
 
 int waiter_uring_open(struct waiter **out, uint32_t max_waits, struct fail *f);
-int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *f);
+int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *notice, struct fail *f);
 
 #endif

@@ -1,5 +1,7 @@
-/* waiter_epoll.c - waiting with epoll, where io_uring cannot be had. Words are not waited for: a
- * sleep for which a word was named is cut short, then the loop looks itself.
+/* waiter_epoll.c - waiting with epoll, where io_uring cannot be had. A word's wake comes through an
+ * eventfd from the threads of waiter_words.h. Where these cannot be had a sleep for which a word
+ * was named is cut short, and the loop looks itself: after 2 milliseconds, and twice as long each
+ * time that nothing has moved, up to 50.
  *
  * Invariants
  *   1. An entry is in the epoll set exactly while it is WAITING; DONE ones are handed out by `next`
@@ -8,6 +10,7 @@
  * Sources: epoll(7), epoll_ctl(2), futex(2).
  */
 #include "waiter.h"
+#include "waiter_words.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -22,8 +25,9 @@
 
 enum {
     BATCH = 64,
-    SLEEP_MS = 2,     /* of a sleep for which a word was named: idle costs less than 1 % of a CPU */
-    LOOK_NS = 5000000 /* between two looks while the loop is busy */
+    SLEEP_MS = 2, /* of a sleep for which a word is to be looked at; doubles while nothing moves */
+    SLEEP_MS_MAX = 50, /* 20 looks a second */
+    LOOK_NS = 5000000  /* between two looks while the loop is busy */
 };
 
 enum entry_state { FREE, WAITING, DONE };
@@ -34,10 +38,23 @@ struct entry {
     uint64_t tag;
 };
 
+/* Data of the eventfd's entry, no index of an entry. */
+#define WORDS UINT32_MAX
+
+/* The way of looking. What the words were that a sleep was for, in one number: where it changes,
+ * somebody has done something. */
+struct looks {
+    bool named;
+    uint64_t sum, last_sum;
+    int sleep_ms;
+};
+
 struct epoll {
     struct waiter waiter;
+    struct waiter_ops ops;
     int fd;
-    bool words; /* named for the next sleep */
+    struct words *words; /* NULL: the loop looks */
+    struct looks looks;
     uint32_t n, n_done;
     uint64_t looked_ns;
     struct entry *entries; /* (n) */
@@ -78,8 +95,11 @@ static void epoll_poll(struct waiter *w, int fd, unsigned events, uint64_t tag)
 
 static bool epoll_futex(struct waiter *w, const order_u32 *word, uint32_t last, uint64_t tag)
 {
-    (void)word, (void)last, (void)tag;
-    epoll(w)->words = true;
+    struct looks *l = &epoll(w)->looks;
+    if (epoll(w)->words)
+        words_name(epoll(w)->words, word, last, tag);
+    l->named = true;
+    l->sum += last + tag;
     return false;
 }
 
@@ -114,7 +134,10 @@ static int look(struct epoll *p, int timeout_ms)
     struct epoll_event events[BATCH];
     int n = epoll_wait(p->fd, events, BATCH, timeout_ms);
     for (int i = 0; i < n; i++)
-        done(p, &p->entries[events[i].data.u32], (int)events[i].events);
+        if (events[i].data.u32 == WORDS)
+            words_heard(p->words);
+        else
+            done(p, &p->entries[events[i].data.u32], (int)events[i].events);
     return n < 0 ? -errno : n;
 }
 
@@ -143,18 +166,52 @@ static bool epoll_pending(struct waiter *w)
     return epoll(w)->n_done;
 }
 
-static int epoll_sleep(struct waiter *w, uint64_t timeout_ns)
+static int sleep_for(struct epoll *p, uint64_t ms)
 {
-    struct epoll *p = epoll(w);
-    uint64_t ms = p->words ? SLEEP_MS : timeout_ns / 1000000;
-    p->words = false;
     int rc = look(p, ms < INT_MAX ? (int)ms : INT_MAX);
     return rc > 0 || rc == -EINTR ? 0 : rc ? rc : -ETIME;
+}
+
+/* Rounded up: a sleep of less than a millisecond that is left of a longer one is no busy wait. */
+static uint64_t in_ms(uint64_t ns)
+{
+    return ns / 1000000 + (ns % 1000000 != 0);
+}
+
+/* While helpers watch the words. */
+static int epoll_sleep(struct waiter *w, uint64_t timeout_ns)
+{
+    words_hand_over(epoll(w)->words);
+    return sleep_for(epoll(w), in_ms(timeout_ns));
+}
+
+/* How long until the loop shall look again. */
+static int until_look(struct looks *l)
+{
+    bool moved = l->sum != l->last_sum || !l->sleep_ms;
+    int next = 2 * l->sleep_ms < SLEEP_MS_MAX ? 2 * l->sleep_ms : SLEEP_MS_MAX;
+    l->sleep_ms = moved ? SLEEP_MS : next;
+    l->last_sum = l->sum;
+    l->sum = 0;
+    l->named = false;
+    return l->sleep_ms;
+}
+
+static int epoll_sleep_and_look(struct waiter *w, uint64_t timeout_ns)
+{
+    struct epoll *p = epoll(w);
+    uint64_t ms = in_ms(timeout_ns);
+    if (p->looks.named) {
+        uint64_t look_ms = (uint64_t)until_look(&p->looks);
+        ms = look_ms < ms ? look_ms : ms;
+    }
+    return sleep_for(p, ms);
 }
 
 static void epoll_close(struct waiter *w)
 {
     struct epoll *p = epoll(w);
+    words_close(p->words);
     if (p->fd >= 0)
         close(p->fd);
     free(p->entries);
@@ -162,6 +219,7 @@ static void epoll_close(struct waiter *w)
 }
 
 static const struct waiter_ops epoll_ops = {.name = "epoll",
+                                            .wakes = true,
                                             .poll = epoll_poll,
                                             .futex = epoll_futex,
                                             .cancel = epoll_cancel,
@@ -173,12 +231,34 @@ static const struct waiter_ops epoll_ops = {.name = "epoll",
                                             .wait = epoll_sleep,
                                             .close = epoll_close};
 
-int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *f)
+/* Helpers for the words, or the sentence why the loop must look. */
+static void choose_way(struct epoll *p, uint32_t max_words, struct fail *notice)
+{
+    struct fail why = {0};
+    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = WORDS};
+    p->ops = epoll_ops;
+    int rc = words_open(&p->words, max_words, &why);
+    if (!rc && epoll_ctl(p->fd, EPOLL_CTL_ADD, words_event(p->words), &ev) < 0) {
+        rc = fail(&why, -errno, "an eventfd cannot be waited for (%s)", strerror(errno));
+        words_close(p->words);
+        p->words = NULL;
+    }
+    if (!rc)
+        return;
+    p->ops.wakes = false;
+    p->ops.wait = epoll_sleep_and_look;
+    fail(notice, rc,
+         "%s; until then an idle engine looks for requests every %d to %d milliseconds, and each "
+         "may wait that long",
+         why.text, SLEEP_MS, SLEEP_MS_MAX);
+}
+
+int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *notice, struct fail *f)
 {
     struct epoll *p = calloc(1, sizeof *p);
     if (!p)
         return fail(f, -ENOMEM, "no memory for epoll");
-    p->waiter.ops = &epoll_ops;
+    p->waiter.ops = &p->ops;
     p->n = max_waits;
     p->fd = epoll_create1(EPOLL_CLOEXEC);
     int code = p->fd < 0 ? -errno : 0;
@@ -190,6 +270,7 @@ int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *f)
         return fail(f, code, "cannot make an epoll set for %u waits: %s", max_waits,
                     strerror(-code));
     }
+    choose_way(p, (max_waits + 1) / 2, notice);
     *out = &p->waiter;
     return 0;
 }

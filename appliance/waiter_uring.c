@@ -175,6 +175,11 @@ static int make_ring(struct uring *u, uint32_t max_waits, struct fail *f)
     if (rc == -EINVAL || rc == -ENOSYS)
         return fail(f, rc, "this kernel's io_uring is too old (%s): use Linux 6.7 or later",
                     strerror(-rc));
+    if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE)
+        return fail(f, rc,
+                    "io_uring cannot be used (%s): raise the limit of the control group's memory, "
+                    "of locked memory (ulimit -l, LimitMEMLOCK=) or of open files",
+                    strerror(-rc));
     return fail(
         f, rc,
         "io_uring cannot be used (%s): allow it with the sysctl kernel.io_uring_disabled=0, "
