@@ -3,7 +3,8 @@
  *
  *   bell          datagrams from the engine, a byte each, after publishes while cq_wait is BELL
  *   socket        its end is the engine's end, or an eviction
- *   descriptor    an epoll instance over both, made by the first llm_fd
+ *   descriptor    an epoll instance over both, made by the first llm_fd. After llm_resume it stays
+ *                 when the engine goes: a timer, and then the new socket, are in it instead
  *
  *           llm_arm                        llm_poll
  *   NONE --------------> armed (BELL) ----------------> NONE
@@ -35,26 +36,40 @@ void client_bell_empty(const struct llm_client *c)
         ;
 }
 
-static int watch(int epoll, int fd, uint32_t events)
+int client_watch(const struct llm_client *c, int fd, uint32_t events)
 {
     struct epoll_event e = {.events = events, .data.fd = fd};
-    return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) < 0 ? -errno : 0;
+    if (c->descriptor < 0 || !epoll_ctl(c->descriptor, EPOLL_CTL_ADD, fd, &e))
+        return 0;
+    return -errno;
+}
+
+void client_unwatch(const struct llm_client *c, int fd)
+{
+    if (c->descriptor >= 0)
+        epoll_ctl(c->descriptor, EPOLL_CTL_DEL, fd, NULL);
+}
+
+static int watch_all(struct llm_client *c)
+{
+    int rc = c->resume ? resume_watch(c) : 0;
+    if (rc || c->socket < 0) /* the engine is away */
+        return rc;
+    rc = client_watch(c, c->bell, EPOLLIN);
+    return rc ? rc : client_watch(c, c->socket, EPOLLIN | EPOLLRDHUP);
 }
 
 static int make_descriptor(struct llm_client *c)
 {
-    int fd = epoll_create1(EPOLL_CLOEXEC);
-    if (fd < 0)
+    c->descriptor = epoll_create1(EPOLL_CLOEXEC);
+    if (c->descriptor < 0)
         return -errno;
-    int rc = watch(fd, c->bell, EPOLLIN);
-    if (!rc)
-        rc = watch(fd, c->socket, EPOLLIN | EPOLLRDHUP);
+    int rc = watch_all(c);
     if (rc) {
-        close(fd);
-        return rc;
+        close(c->descriptor);
+        c->descriptor = -1;
     }
-    c->descriptor = fd;
-    return 0;
+    return rc;
 }
 
 int llm_fd(struct llm_client *c)
@@ -71,6 +86,8 @@ int llm_fd(struct llm_client *c)
 int llm_arm(struct llm_client *c)
 {
     uint32_t expected;
+    if (resume_is_away(c) || resume_is_due(c))
+        return client_ended(c) || resume_is_due(c);
     client_release_head(c);
     client_bell_empty(c);
     c->armed = ring_wait_begin(&c->ring, LLM_WAIT_BELL, &expected);

@@ -6,7 +6,7 @@
 
 #include "handle.h"
 
-static void unmap(struct mapping *m)
+void client_unmap(struct mapping *m)
 {
     if (m->at)
         munmap(m->at, m->bytes);
@@ -17,16 +17,10 @@ void llm_close(struct llm_client *c)
 {
     if (!c)
         return;
-    if (c->socket >= 0)
-        close(c->socket); /* this is what tells the engine */
-    if (c->bell >= 0)
-        close(c->bell);
+    resume_destroy(c);
+    attempt_undo(c); /* the socket's end is what tells the engine */
     if (c->descriptor >= 0)
         close(c->descriptor);
-    unmap(&c->up);
-    unmap(&c->down);
-    unmap(&c->pulse);
-    unmap(&c->vocabulary);
     inflight_destroy(&c->inflight);
     free(c);
 }

@@ -35,7 +35,6 @@
 #endif
 
 enum { DEFAULT_TIMEOUT_MS = 5000, RETRY_MS = 5 };
-enum { SHUT_OUT = -2000 }; /* stays in this file: the connection ended before an answer came */
 
 static _Thread_local char connect_text[640];
 
@@ -54,135 +53,120 @@ __attribute__((format(printf, 2, 3))) static int refuse(int code, const char *fo
     return code;
 }
 
-/* What one llm_connect works with. */
-struct attempt {
-    const char *instance;
-    struct llm_options options;
-    char directory[256], path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    uint64_t end_ns;
-};
-
-static int left_ms(const struct attempt *a)
-{
-    uint64_t now = client_now_ns();
-    return now < a->end_ns ? (int)((a->end_ns - now + 999999) / 1000000) : 0;
-}
-
 /* ---- what was asked ---- */
 
-static int read_options(struct attempt *a, const struct llm_options *options)
+static int read_options(struct wish *w, const struct llm_options *options)
 {
-    a->options = (struct llm_options)LLM_OPTIONS_INIT;
+    w->options = (struct llm_options)LLM_OPTIONS_INIT;
     if (!options)
         return 0;
     if (client_struct_check(options, options->size, sizeof *options))
         return refuse(-EINVAL, "llm_options.size is %u: start from LLM_OPTIONS_INIT",
                       options->size);
-    if (options->name && strlen(options->name) >= sizeof(((struct llm_hello *)0)->name))
+    if (options->name && strlen(options->name) >= sizeof w->name)
         return refuse(-EINVAL, "llm_options.name is longer than 63 bytes");
-    a->options = *options;
+    w->options = *options;
     return 0;
 }
 
 /* A directory that a stranger owns holds a stranger's engine. Whoever names the directory has
  * decided that. */
-static int check_directory(const struct attempt *a)
+static int check_directory(const struct wish *w)
 {
     struct stat st;
-    if (getenv("LLMD_RUNTIME_DIR") || stat(a->directory, &st) < 0)
+    if (getenv("LLMD_RUNTIME_DIR") || stat(w->directory, &st) < 0)
         return 0;
     if (st.st_uid == 0 || st.st_uid == geteuid())
         return 0;
     return refuse(-EACCES,
                   "the runtime directory %s belongs to another user (uid %lu); if its engine is to "
                   "be used, name the directory in LLMD_RUNTIME_DIR",
-                  a->directory, (unsigned long)st.st_uid);
+                  w->directory, (unsigned long)st.st_uid);
 }
 
-static int prepare(struct attempt *a, const char *instance, const struct llm_options *options)
+static int prepare(struct wish *w, const char *instance, const struct llm_options *options)
 {
-    a->instance = instance ? instance : "default";
-    if (!llm_instance_ok(a->instance))
+    if (!instance)
+        instance = "default";
+    if (!llm_instance_ok(instance))
         return refuse(
             -EINVAL,
             "'%.64s' is no instance name: 1 to %d of A-Z a-z 0-9 . _ -, not starting with "
             "a dot",
-            a->instance, LLM_INSTANCE_MAX);
-    int rc = read_options(a, options);
+            instance, LLM_INSTANCE_MAX);
+    snprintf(w->instance, sizeof w->instance, "%s", instance);
+    int rc = read_options(w, options);
     if (rc)
         return rc;
-    if (llm_runtime_dir(a->directory, sizeof a->directory) ||
-        llm_socket_path(a->instance, a->path, sizeof a->path))
+    if (llm_runtime_dir(w->directory, sizeof w->directory) ||
+        llm_socket_path(w->instance, w->path, sizeof w->path))
         return refuse(-ENAMETOOLONG,
                       "the path of the socket is longer than the %zu bytes of a socket address: "
                       "set LLMD_RUNTIME_DIR to a shorter directory",
-                      sizeof a->path - 1);
-    uint32_t ms = a->options.connect_timeout_ms;
-    a->end_ns = client_now_ns() + (uint64_t)(ms ? ms : DEFAULT_TIMEOUT_MS) * 1000000;
-    return check_directory(a);
+                      sizeof w->path - 1);
+    snprintf(w->name, sizeof w->name, "%s",
+             w->options.name ? w->options.name : program_invocation_short_name);
+    w->options.name = NULL; /* the caller's memory */
+    return check_directory(w);
 }
 
 /* ---- the socket ---- */
 
-static int no_engine(const struct attempt *a, int error)
+static int no_engine(const struct wish *w, int error)
 {
     char others[256];
     const char *state =
         error == ECONNREFUSED ? "nobody listens there any more" : strerrordesc_np(error);
-    if (instances_list(a->directory, a->instance, others, sizeof others))
+    if (instances_list(w->directory, w->instance, others, sizeof others))
         return refuse(LLM_ENOENGINE, "no engine '%s' is running (tried %s: %s); running here: %s",
-                      a->instance, a->path, state, others);
+                      w->instance, w->path, state, others);
     return refuse(LLM_ENOENGINE,
                   "no engine '%s' is running (tried %s: %s); start one with: llmd --instance %s",
-                  a->instance, a->path, state, a->instance);
+                  w->instance, w->path, state, w->instance);
 }
 
-static int not_connected(const struct attempt *a, int error)
+static int not_connected(const struct wish *w, int error)
 {
     switch (error) {
     case ENOENT:
     case ENOTDIR:
     case ECONNREFUSED:
-        return no_engine(a, error);
+        return no_engine(w, error);
     case EACCES:
     case EPERM:
         return refuse(-EACCES,
                       "permission denied for %s: the engine's user and its group may connect; join "
                       "the group, or run as that user",
-                      a->path);
+                      w->path);
     case EAGAIN:
         return refuse(-ETIMEDOUT,
                       "the engine '%s' accepts no connection (%s): it is stopped or overloaded",
-                      a->instance, a->path);
+                      w->instance, w->path);
     case EPROTOTYPE:
-        return refuse(LLM_EPROTO, "%s is a socket of another kind, not of llmd", a->path);
+        return refuse(LLM_EPROTO, "%s is a socket of another kind, not of llmd", w->path);
     }
-    return refuse(-error, "cannot connect to %s: %s", a->path, strerrordesc_np(error));
+    return refuse(-error, "cannot connect to %s: %s", w->path, strerrordesc_np(error));
 }
 
-/* A full backlog says EAGAIN: then it is tried again until the time is over. */
-static int open_socket(struct llm_client *c, const struct attempt *a)
+/* ATTEMPT_AGAIN where the backlog is full. */
+static int open_socket(struct llm_client *c, const struct wish *w)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, a->path, sizeof address.sun_path);
+    memcpy(address.sun_path, w->path, sizeof address.sun_path);
     c->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->socket < 0)
         return refuse(-errno, "cannot create a socket: %s", strerrordesc_np(errno));
-    while (connect(c->socket, (const struct sockaddr *)&address, sizeof address) < 0) {
-        int error = errno;
-        if (error == EINTR || (error == EAGAIN && left_ms(a)))
-            poll(NULL, 0, RETRY_MS);
-        else
-            return not_connected(a, error);
-    }
-    return 0;
+    if (!connect(c->socket, (const struct sockaddr *)&address, sizeof address))
+        return 0;
+    int error = errno, rc = not_connected(w, error);
+    return error == EAGAIN || error == EINTR ? ATTEMPT_AGAIN : rc;
 }
 
 /* An engine that has refused us before it heard us has closed its end: the refusal can still be
  * read. */
-static int say_hello(const struct llm_client *c, const struct attempt *a)
+static int say_hello(const struct llm_client *c, const struct wish *w)
 {
-    const struct llm_options *o = &a->options;
+    const struct llm_options *o = &w->options;
     struct llm_message m = {.kind = LLM_MSG_HELLO,
                             .hello = {.major = LLM_ABI_MAJOR,
                                       .minor = LLM_ABI_MINOR,
@@ -192,14 +176,30 @@ static int say_hello(const struct llm_client *c, const struct attempt *a)
                                       .cq_entries = o->cq_entries,
                                       .arena_bytes = o->arena_bytes,
                                       .max_inflight = o->max_inflight}};
-    snprintf(m.hello.name, sizeof m.hello.name, "%s",
-             o->name ? o->name : program_invocation_short_name);
+    memcpy(m.hello.name, w->name, sizeof m.hello.name);
     uint8_t packet[LLM_CONTROL_MAX];
     int n = control_encode(&m, packet, sizeof packet);
     int rc = n < 0 ? n : control_send(c->socket, packet, (size_t)n, NULL, 0);
     if (!rc || rc == -EPIPE || rc == -ECONNRESET)
         return 0;
-    return refuse(rc, "cannot greet the engine '%s': %s", a->instance, llm_strerror(rc));
+    return refuse(rc, "cannot greet the engine '%s': %s", w->instance, llm_strerror(rc));
+}
+
+static void close_socket(struct llm_client *c)
+{
+    if (c->socket >= 0)
+        close(c->socket);
+    c->socket = -1;
+}
+
+int attempt_knock(struct llm_client *c, const struct wish *w)
+{
+    int rc = open_socket(c, w);
+    if (!rc)
+        rc = say_hello(c, w);
+    if (rc)
+        close_socket(c);
+    return rc;
 }
 
 static void close_all(int *fds, int n)
@@ -222,49 +222,44 @@ static int receive(const struct llm_client *c, void *packet, size_t size,
     return n;
 }
 
-/* Waits for the answer's packet. Returns its length; the caller owns the descriptors. */
-static int hear(const struct llm_client *c, const struct attempt *a, void *packet, size_t size,
+/* The answer's packet: its length, ATTEMPT_WAIT, or a failure. The caller owns the descriptors. */
+static int hear(const struct llm_client *c, const struct wish *w, void *packet, size_t size,
                 int fds[static LLM_CONTROL_FDS], int *n_fds)
 {
-    int n = -EAGAIN;
-    while (n == -EAGAIN) {
-        struct pollfd p = {c->socket, POLLIN, 0};
-        if (poll(&p, 1, left_ms(a)) == 0)
-            return refuse(-ETIMEDOUT,
-                          "the engine '%s' did not answer in time: it is stopped or overloaded",
-                          a->instance);
-        n = receive(c, packet, size, fds, n_fds);
-    }
+    int n = receive(c, packet, size, fds, n_fds);
+    if (n > 0)
+        return n;
+    if (n == -EAGAIN)
+        return ATTEMPT_WAIT;
     if (n == LLM_EPROTO)
         return refuse(n,
                       "the answer of the engine '%s' was cut: it speaks another version, or this "
                       "process may open no more files",
-                      a->instance);
-    if (n <= 0)
-        return refuse(SHUT_OUT, "the engine '%s' closed the connection without an answer",
-                      a->instance);
-    return n;
+                      w->instance);
+    return refuse(ATTEMPT_AGAIN, "the engine '%s' closed the connection without an answer",
+                  w->instance);
 }
 
-static int rejected(const struct attempt *a, const struct llm_reject *r)
+static int rejected(const struct wish *w, const struct llm_reject *r)
 {
-    int code = r->code < 0 ? r->code : LLM_EPROTO;
-    return refuse(code, "the engine '%s' refused the connection: %s", a->instance,
+    bool ours = r->code == ATTEMPT_WAIT || r->code == ATTEMPT_AGAIN;
+    int code = r->code < 0 && !ours ? r->code : LLM_EPROTO;
+    return refuse(code, "the engine '%s' refused the connection: %s", w->instance,
                   r->text[0] ? r->text : llm_strerror(code));
 }
 
 /* ---- what the engine granted ---- */
 
-static int check_welcome(const struct attempt *a, const struct llm_welcome *w)
+static int check_welcome(const struct wish *wish, const struct llm_welcome *w)
 {
     if (w->major != LLM_ABI_MAJOR || w->minor > LLM_ABI_MINOR)
         return refuse(LLM_EPROTO,
                       "the engine '%s' speaks version %u.%u of the protocol, this library %d.%d: "
                       "use both from one release",
-                      a->instance, w->major, w->minor, LLM_ABI_MAJOR, LLM_ABI_MINOR);
+                      wish->instance, w->major, w->minor, LLM_ABI_MAJOR, LLM_ABI_MINOR);
     if (!w->vocab || w->vocab > INT32_MAX || !w->max_len)
         return refuse(LLM_EPROTO, "the engine '%s' names a vocabulary of %u and a length of %u",
-                      a->instance, w->vocab, w->max_len);
+                      wish->instance, w->vocab, w->max_len);
     return 0;
 }
 
@@ -334,10 +329,8 @@ static int check_headers(struct llm_client *c, const struct llm_welcome *w)
     return 0;
 }
 
-static int set_up(struct llm_client *c, const struct attempt *a, const struct llm_welcome *w)
+static void note_limits(struct llm_client *c, const struct llm_welcome *w)
 {
-    c->spin_us = a->options.spin_us;
-    c->next_id = 1ull << 63 | 1; /* far from the small numbers that users choose */
     c->limits = (struct llm_limits){.vocab = w->vocab,
                                     .max_model_len = w->max_len,
                                     .max_inflight = w->max_inflight,
@@ -345,95 +338,151 @@ static int set_up(struct llm_client *c, const struct attempt *a, const struct ll
                                     .sq_entries = w->sq_entries,
                                     .cq_entries = w->cq_entries,
                                     .numerics_id = w->numerics_id,
-                                    .engine_pid = c->ring.pulse->pid};
+                                    .engine_pid = c->ring.pulse->pid,
+                                    .abi_minor = w->minor};
     memcpy(c->limits.model, w->model, sizeof c->limits.model);
-    int rc = inflight_create(&c->inflight, w->max_inflight);
-    if (rc)
-        return refuse(rc, "no memory for %u requests in flight", w->max_inflight);
-    rc = seeds_init(&c->seeds);
-    return rc ? refuse(rc, "the kernel gives no random bytes: %s", llm_strerror(rc)) : 0;
 }
 
 /* Moves the bell into the handle. */
-static int take_bell(struct llm_client *c, const struct attempt *a, int *fd)
+static int take_bell(struct llm_client *c, const struct wish *w, int *fd)
 {
     int type = 0;
     socklen_t bytes = sizeof type;
     if (getsockopt(*fd, SOL_SOCKET, SO_TYPE, &type, &bytes) < 0 || type != SOCK_DGRAM)
-        return refuse(LLM_EPROTO, "the bell of the engine '%s' is no datagram socket", a->instance);
+        return refuse(LLM_EPROTO, "the bell of the engine '%s' is no datagram socket", w->instance);
     c->bell = *fd;
     *fd = -1;
     return 0;
 }
 
-static int adopt(struct llm_client *c, const struct attempt *a, const struct llm_welcome *w,
+static int adopt(struct llm_client *c, const struct wish *wish, const struct llm_welcome *w,
                  int *fds, int n_fds)
 {
-    int rc = check_welcome(a, w);
+    int rc = check_welcome(wish, w);
     if (rc)
         return rc;
     if (n_fds != LLM_CONTROL_FDS)
-        return refuse(LLM_EPROTO, "the engine '%s' sent %d descriptors, not %d", a->instance, n_fds,
-                      LLM_CONTROL_FDS);
+        return refuse(LLM_EPROTO, "the engine '%s' sent %d descriptors, not %d", wish->instance,
+                      n_fds, LLM_CONTROL_FDS);
     rc = map_all(c, w, fds);
     if (!rc)
         rc = check_headers(c, w);
-    if (!rc)
-        rc = set_up(c, a, w);
-    return rc ? rc : take_bell(c, a, &fds[LLM_CONTROL_BELL]);
+    if (rc)
+        return rc;
+    note_limits(c, w);
+    return take_bell(c, wish, &fds[LLM_CONTROL_BELL]);
 }
 
-static int shake_hands(struct llm_client *c, const struct attempt *a)
+int attempt_answer(struct llm_client *c, const struct wish *w)
 {
     uint8_t packet[LLM_CONTROL_MAX];
     int fds[LLM_CONTROL_FDS], n_fds = 0;
-    int rc = say_hello(c, a);
-    int n = rc ? rc : hear(c, a, packet, sizeof packet, fds, &n_fds);
+    int n = hear(c, w, packet, sizeof packet, fds, &n_fds);
     if (n < 0)
         return n;
     struct llm_message m;
-    rc = control_decode(packet, (size_t)n, &m);
+    int rc = control_decode(packet, (size_t)n, &m);
     if (rc || m.kind == LLM_MSG_HELLO)
         rc = refuse(LLM_EPROTO,
                     "the engine '%s' gave an answer that is no answer: it speaks another version",
-                    a->instance);
+                    w->instance);
     else if (m.kind == LLM_MSG_REJECT)
-        rc = rejected(a, &m.reject);
+        rc = rejected(w, &m.reject);
     else
-        rc = adopt(c, a, &m.welcome, fds, n_fds);
+        rc = adopt(c, w, &m.welcome, fds, n_fds);
     close_all(fds, n_fds);
     return rc;
 }
 
+void attempt_undo(struct llm_client *c)
+{
+    close_socket(c);
+    if (c->bell >= 0)
+        close(c->bell);
+    c->bell = -1;
+    client_unmap(&c->up);
+    client_unmap(&c->down);
+    client_unmap(&c->pulse);
+    client_unmap(&c->vocabulary);
+}
+
+/* ---- llm_connect: the steps, with waits between ---- */
+
+static int left_ms(uint64_t end_ns)
+{
+    uint64_t now = client_now_ns();
+    return now < end_ns ? (int)((end_ns - now + 999999) / 1000000) : 0;
+}
+
+/* A full backlog is waited for. */
+static int knock_until(struct llm_client *c, uint64_t end_ns)
+{
+    int rc;
+    while ((rc = attempt_knock(c, &c->wish)) == ATTEMPT_AGAIN && left_ms(end_ns))
+        poll(NULL, 0, RETRY_MS);
+    return rc == ATTEMPT_AGAIN ? -ETIMEDOUT : rc;
+}
+
+static int shake_hands(struct llm_client *c, uint64_t end_ns)
+{
+    int rc = knock_until(c, end_ns);
+    if (rc)
+        return rc;
+    while ((rc = attempt_answer(c, &c->wish)) == ATTEMPT_WAIT) {
+        struct pollfd p = {c->socket, POLLIN, 0};
+        if (poll(&p, 1, left_ms(end_ns)) == 0)
+            return refuse(-ETIMEDOUT,
+                          "the engine '%s' did not answer in time: it is stopped or overloaded",
+                          c->wish.instance);
+    }
+    return rc;
+}
+
 /* A crowd at the engine's door pushes out who was slow to greet: then we knock again. */
-static int knock(struct llm_client *c, const struct attempt *a)
+static int get_in(struct llm_client *c, uint64_t end_ns)
 {
     for (int tries = 1;; tries++) {
-        int rc = open_socket(c, a);
-        if (!rc)
-            rc = shake_hands(c, a);
-        if (rc != SHUT_OUT)
+        int rc = shake_hands(c, end_ns);
+        if (rc != ATTEMPT_AGAIN)
             return rc;
-        if (tries == CLIENT_KNOCKS || !left_ms(a))
+        if (tries == CLIENT_KNOCKS || !left_ms(end_ns))
             return LLM_EPROTO;
-        close(c->socket);
-        c->socket = -1;
+        close_socket(c);
         poll(NULL, 0, RETRY_MS);
     }
 }
 
-int llm_connect(struct llm_client **out, const char *instance, const struct llm_options *options)
+/* What a handle has of its own, whatever engine it speaks with. */
+static int furnish(struct llm_client *c)
 {
-    struct attempt a = {0};
-    *out = NULL;
-    int rc = prepare(&a, instance, options);
+    c->spin_us = c->wish.options.spin_us;
+    c->next_id = 1ull << 63 | 1; /* far from the small numbers that users choose */
+    int rc = inflight_create(&c->inflight, c->limits.max_inflight);
+    if (rc)
+        return refuse(rc, "no memory for %u requests in flight", c->limits.max_inflight);
+    rc = seeds_init(&c->seeds);
+    return rc ? refuse(rc, "the kernel gives no random bytes: %s", llm_strerror(rc)) : 0;
+}
+
+static int connect_handle(struct llm_client *c, const char *instance,
+                          const struct llm_options *options)
+{
+    int rc = prepare(&c->wish, instance, options);
     if (rc)
         return rc;
+    uint32_t ms = c->wish.options.connect_timeout_ms;
+    rc = get_in(c, client_now_ns() + (uint64_t)(ms ? ms : DEFAULT_TIMEOUT_MS) * 1000000);
+    return rc ? rc : furnish(c);
+}
+
+int llm_connect(struct llm_client **out, const char *instance, const struct llm_options *options)
+{
+    *out = NULL;
     struct llm_client *c = calloc(1, sizeof *c);
     if (!c)
         return refuse(-ENOMEM, "no memory for a client handle");
     c->socket = c->bell = c->descriptor = -1;
-    rc = knock(c, &a);
+    int rc = connect_handle(c, instance, options);
     if (rc) {
         llm_close(c);
         return rc;

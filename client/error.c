@@ -31,6 +31,20 @@ static const char *own_code(int code)
         return "the engine is stopping";
     case LLM_ENOTEXT:
         return "the model's tokenizer is not supported; token ids still work";
+    case LLM_EDEADLINE:
+        return "the first token cannot come, or did not come, before the deadline";
+    case LLM_EQUEUETIME:
+        return "the request waited longer than its queue timeout";
+    case LLM_EQUOTA:
+        return "a quota of this user is used up";
+    case LLM_ENOSESSION:
+        return "there is no session of that key; it was closed, or idle for too long";
+    case LLM_ESESSION:
+        return "the session is in use by another request, or its key is taken";
+    case LLM_EUNREAD:
+        return "cancelled: too many tokens were left unread";
+    case LLM_ENUMERICS:
+        return "the engine that came back computes other bits than the one before";
     }
     return NULL;
 }

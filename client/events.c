@@ -79,7 +79,7 @@ static void evicted(struct llm_client *c)
 
 static void look_at_memory(struct llm_client *c)
 {
-    if (c->ended)
+    if (c->ended || c->socket < 0) /* what a dead engine left says nothing any more */
         return;
     if (order_acquire(&c->ring.down->evicted)) /* pairs with ring_evict: its text came before */
         evicted(c);
@@ -107,8 +107,9 @@ static void look_at_socket(struct llm_client *c)
         return;
     look_at_memory(c); /* an eviction is the better reason: the engine closes the socket after it */
     bool stopped = order_acquire(&c->ring.pulse->state) >= LLM_STATE_DRAINING;
-    client_end(c, LLM_EOWNERDEAD, "the engine (process %u) %s", c->limits.engine_pid,
-               stopped ? "was stopped" : "died");
+    const char *how = stopped ? "was stopped" : "died";
+    if (!client_lost(c, how))
+        client_end(c, LLM_EOWNERDEAD, "the engine (process %u) %s", c->limits.engine_pid, how);
 }
 
 /* For a poller: one system call in a SLICE_NS at most, and none while the engine's heart beats. */
@@ -116,7 +117,7 @@ static void look_at_engine(struct llm_client *c)
 {
     look_at_memory(c);
     uint64_t now = client_now_ns();
-    if (c->ended || now - c->peer_looked_ns < SLICE_NS)
+    if (c->ended || resume_is_away(c) || now - c->peer_looked_ns < SLICE_NS)
         return;
     c->peer_looked_ns = now;
     if (now - order_read64(&c->ring.pulse->heartbeat_ns) >= SLICE_NS)
@@ -154,6 +155,49 @@ static bool settle(struct llm_client *c, struct inflight *f, uint32_t choice)
     return shown;
 }
 
+/* The same with llm_resume: what the engine owed, it may owe under an alias; and a label whose final
+ * the user has had may be scored again. */
+static bool settle_record(struct llm_client *c, struct inflight *f, uint32_t choice)
+{
+    struct record *r = f->record;
+    uint64_t bit = 1ull << choice;
+    bool shown = r->owed & bit, alias = inflight_is_alias(f);
+    f->owed &= ~bit;
+    if (alias && !f->owed) {
+        inflight_remove(&c->inflight, f);
+        r->aliases--;
+    }
+    r->owed &= ~bit;
+    c->owed -= shown;
+    if (shown && !r->owed)
+        record_told(c, r);
+    else if (!r->owed && !r->aliases)
+        record_free(c, r);
+    return shown;
+}
+
+/* What a completion of a request with a record shows to the user, under the user's id. False:
+ * nothing, or the ring is broken now. */
+static bool take_recorded(struct llm_client *c, struct inflight *f, struct llm_cqe *cqe)
+{
+    cqe->user_data = f->record->entry.user_data;
+    if (cqe->type == LLM_CQE_TOKENS)
+        return record_tokens(f->record, cqe->choice, cqe, &c->ring.broken);
+    return settle_record(c, f, cqe->choice);
+}
+
+/* False: the completion is not shown, or the ring is broken now. */
+static bool account(struct llm_client *c, struct llm_cqe *cqe)
+{
+    struct inflight *f = inflight_find(&c->inflight, cqe->user_data);
+    c->ring.broken = completion_fault(f, cqe);
+    if (c->ring.broken)
+        return false;
+    if (f->record)
+        return take_recorded(c, f, cqe);
+    return cqe->type == LLM_CQE_TOKENS || settle(c, f, cqe->choice);
+}
+
 static void fill_event(struct llm_event *e, const struct llm_cqe *cqe,
                        const struct llm_result *result)
 {
@@ -177,17 +221,13 @@ static bool take(struct llm_client *c, struct llm_event *e)
 {
     struct llm_cqe cqe;
     struct llm_result result;
-    while (ring_poll(&c->ring, &cqe, &result)) {
+    while (c->socket >= 0 && ring_poll(&c->ring, &cqe, &result)) {
         if (c->ring.cq_head - c->ring.cq_released >= c->ring.cq_entries / 4)
             client_release_head(c);
-        struct inflight *f = inflight_find(&c->inflight, cqe.user_data);
-        c->ring.broken = completion_fault(f, &cqe);
-        if (c->ring.broken)
-            return false;
-        if (cqe.type != LLM_CQE_TOKENS && !settle(c, f, cqe.choice))
-            continue;
-        fill_event(e, &cqe, &result);
-        return true;
+        if (account(c, &cqe)) {
+            fill_event(e, &cqe, &result);
+            return true;
+        }
     }
     return false;
 }
@@ -199,18 +239,30 @@ static int take_after_end(struct llm_client *c, struct llm_event *e)
     c->ring.broken = c->ended_text;
     for (; c->ended_slot <= c->inflight.mask; c->ended_slot++) {
         struct inflight *f = &c->inflight.slots[c->ended_slot];
-        if (!f->id || f->cancel || !f->owed)
+        uint64_t *owed = f->record ? &f->record->owed : &f->owed;
+        if (!f->id || f->cancel || inflight_is_alias(f) || !*owed)
             continue;
         *e = (struct llm_event){.id = f->id,
                                 .type = LLM_EVENT_ERROR,
-                                .choice = (uint32_t)__builtin_ctzll(f->owed),
+                                .choice = (uint32_t)__builtin_ctzll(*owed),
                                 .status = c->ended,
                                 .finish = LLM_FINISH_ERROR};
-        f->owed &= f->owed - 1;
+        *owed &= *owed - 1;
         c->owed--;
         return 1;
     }
     return client_ended(c);
+}
+
+/* With llm_resume: what the dead engine left, then a step on the way to a new one. */
+static bool poll_resume(struct llm_client *c, struct llm_event *e)
+{
+    if (take(c, e))
+        return true;
+    look_at_memory(c); /* what was left may have made no sense */
+    if (!c->ended)
+        resume_drive(c);
+    return resume_event(c, e);
 }
 
 /* An armed client may have been told of an end by its descriptor: then the socket is asked. */
@@ -224,6 +276,8 @@ int llm_poll(struct llm_client *c, struct llm_event *e)
         look_at_socket(c);
     else
         look_at_engine(c);
+    if (c->resume && poll_resume(c, e))
+        return 1;
     if (!c->ended)
         return 0;
     return take(c, e) ? 1 : take_after_end(c, e);
@@ -252,7 +306,7 @@ static int spin(struct llm_client *c, struct llm_event *e, uint64_t end)
         int rc = llm_poll(c, e);
         if (rc)
             return rc;
-    } while (client_now_ns() < end);
+    } while (client_now_ns() < end && !resume_is_away(c));
     return 0;
 }
 
@@ -281,6 +335,14 @@ static int sleep_on_bell(struct llm_client *c, uint64_t ns)
     return rc;
 }
 
+/* -ETIMEDOUT: the socket is to be asked. */
+static int sleep_somehow(struct llm_client *c, bool long_wait, uint64_t ns)
+{
+    if (resume_is_away(c))
+        return resume_sleep(c, ns);
+    return long_wait ? sleep_on_bell(c, ns) : sleep_on_futex(c, ns);
+}
+
 static int sleep_until(struct llm_client *c, struct llm_event *e, uint64_t end)
 {
     bool long_wait = false;
@@ -288,7 +350,7 @@ static int sleep_until(struct llm_client *c, struct llm_event *e, uint64_t end)
         uint64_t now = client_now_ns();
         if (now >= end)
             return 0;
-        int slept = long_wait ? sleep_on_bell(c, end - now) : sleep_on_futex(c, end - now);
+        int slept = sleep_somehow(c, long_wait, end - now);
         if (slept == -ETIMEDOUT) {
             long_wait = true;
             look_at_socket(c);

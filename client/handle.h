@@ -3,30 +3,38 @@
  *   connect.c    builds one: handshake, mappings           client.c   takes it apart; limits
  *   instances.c  names the engines that run                error.c    codes and sentences
  *   inflight.c   which finals are owed, by id              seeds.c    random seeds without a call
- *   submit.c     requests out                              events.c   events in, sleep, death
- *   bell.c       waiting in somebody else's loop
+ *   check.c      what a request must be like               submit.c   requests out
+ *   session.c    sessions by name                          choose.c   labels, and their sums
+ *   events.c     events in, sleep, death                   bell.c     waiting in somebody else's loop
+ *   resume.c     a new engine in the place of a dead one   record.c   what a request needs for that
  *
  * States of a handle, edges with the function that takes them
  *
  *   (none) --llm_connect--> LIVE --client_end--> ENDED --llm_close--> (none)
- *                             |                                          ^
- *                             +-----------------llm_close----------------+
+ *                            | ^                  ^                      ^
+ *                 client_lost| |resume_drive      |client_end            |
+ *                            v |                  |                      |
+ *                           AWAY -----------------+    LIVE, AWAY -------+
  *
- *   ENDED has a reason (`ended`: LLM_EOWNERDEAD, LLM_EEVICTED or LLM_EPROTO). What the ring still
- *   holds is handed out first, then an ERROR event for every final still owed, then the reason.
+ *   ENDED has a reason (`ended`: LLM_EOWNERDEAD, LLM_EEVICTED, LLM_EPROTO, LLM_ENUMERICS). What the
+ *   ring still holds is handed out first, then an ERROR event for every final still owed, then the
+ *   reason. AWAY is only after llm_resume; resume.h has its own states.
  *
  * Invariants
- *   1. Every final that is owed has its bit in the in-flight table, and nothing else has one.
+ *   1. Every final that the engine owes has its bit in the in-flight table, and nothing else has
+ *      one. Without llm_resume these are the finals that the user waits for.
  *   2. ring.inflight = owed + cancels: cancels in flight are counted against max_inflight, but
- *      their completions are not shown.
- *   3. Nothing is allocated after llm_connect.
+ *      their completions are not shown. (With llm_resume: the bits of the table.)
+ *   3. Nothing is allocated after llm_connect, unless llm_resume was called.
  */
 #ifndef LLMD_CLIENT_HANDLE_H
 #define LLMD_CLIENT_HANDLE_H
 
 #include "../shm/control.h"
 #include "../shm/ring.h"
+#include "attempt.h"
 #include "internal.h"
+#include "resume.h"
 
 /* ---- inflight.c: a hash table of ids, open addressing, never full ---- */
 
@@ -35,6 +43,11 @@ struct inflight {
     uint64_t owed;  /* bit i: the final of choice i has not come */
     bool cancel;    /* the entry is a CANCEL of our own: its completion is swallowed */
     bool cancelled; /* a CANCEL for it was sent */
+
+    /* with llm_resume; else NULL. The entry of the user's id, or, where the engine knows another
+     * id, of that one: an alias */
+    struct record *record;
+    int choice; /* of an alias: the choice that it continues, or RECORD_WHOLE */
 };
 
 struct inflight_table {
@@ -48,6 +61,8 @@ struct inflight *inflight_find(struct inflight_table *t, uint64_t id); /* NULL: 
 /* Takes a slot for an id that is not in flight. */
 struct inflight *inflight_add(struct inflight_table *t, uint64_t id, uint32_t finals);
 void inflight_remove(struct inflight_table *t, struct inflight *slot); /* other slots may move */
+
+bool inflight_is_alias(const struct inflight *f);
 
 /* ---- seeds.c ---- */
 
@@ -78,6 +93,8 @@ struct llm_client {
     char ended_text[320];
     uint64_t peer_looked_ns; /* when poll last asked whether the engine lives */
     struct seeds seeds;
+    struct wish wish;      /* what llm_connect was asked for */
+    struct resume *resume; /* NULL: llm_resume was not called */
     int socket;
     int bell;       /* our end: read from */
     int descriptor; /* what llm_fd gave: an epoll instance; -1: not asked for yet */
@@ -88,6 +105,8 @@ struct llm_client {
     char text[512];
 };
 
+void client_unmap(struct mapping *m); /* nothing, where there is none */
+
 /* CLOCK_MONOTONIC; answered by the vDSO, not by a system call. */
 uint64_t client_now_ns(void);
 
@@ -97,6 +116,33 @@ void client_wake(order_u32 *word);
 /* Publishes the head, and wakes the engine if it waits for that. */
 void client_release_head(struct llm_client *c);
 
+/* ---- check.c ---- */
+
+/* 0, or a failure with its sentence recorded. */
+int request_check(struct llm_client *c, const struct llm_request *r);
+uint32_t request_finals(const struct llm_request *r); /* of one that was checked */
+
+/* A struct of the caller that states its own size: 0 if this library understands all of it (what is
+ * behind the `known` bytes is zero), else -EINVAL. */
+int client_struct_check(const void *s, uint32_t size, size_t known);
+
+/* ---- submit.c ---- */
+
+uint64_t request_span(const struct llm_request *r); /* bytes in the arena, a multiple of 4 */
+
+/* The next entry with the fields that every operation has, or NULL: no room, or the ring is broken;
+ * the failure is recorded. */
+struct llm_sqe *submit_next(struct llm_client *c, uint32_t finals);
+uint64_t submit_id(struct llm_client *c); /* one that is not in flight */
+void submit_publish(struct llm_client *c, uint32_t finals);
+/* Sends a CANCEL for what the engine knows by that id, once. 0, -EAGAIN. */
+int submit_cancel(struct llm_client *c, uint64_t target);
+
+/* ---- choose.c: the option map of labels ---- */
+
+uint64_t labels_bytes(const struct llm_label *labels, uint32_t n);
+void labels_write(const struct llm_label *labels, uint32_t n, uint8_t *to);
+
 /* ---- bell.c ---- */
 
 /* Takes what lies in the bell. Only between the taking of events and ring_wait_begin. */
@@ -104,6 +150,11 @@ void client_bell_empty(const struct llm_client *c);
 
 /* armed -> not. Returns whether it was. */
 bool client_disarm(struct llm_client *c);
+
+/* Adds or removes one of the handle's descriptors in what llm_fd gave; nothing if there is none.
+ * 0 or -errno. */
+int client_watch(const struct llm_client *c, int fd, uint32_t events);
+void client_unwatch(const struct llm_client *c, int fd);
 
 /* ---- the end ---- */
 
@@ -114,10 +165,6 @@ void client_end(struct llm_client *c, int code, const char *format, ...)
 /* 0 while the handle is live; else the reason, also recorded as the latest failure. Looks at what
  * shared memory says (eviction, a broken ring), without a system call. */
 int client_ended(struct llm_client *c);
-
-/* A struct of the caller that states its own size: 0 if this library understands all of it (what is
- * behind the `known` bytes is zero), else -EINVAL. */
-int client_struct_check(const void *s, uint32_t size, size_t known);
 
 /* ---- instances.c ---- */
 

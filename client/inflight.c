@@ -32,6 +32,11 @@ static uint32_t home(const struct inflight_table *t, uint64_t id)
     return (uint32_t)(id * 0x9E3779B97F4A7C15ull >> 32) & t->mask;
 }
 
+bool inflight_is_alias(const struct inflight *f)
+{
+    return f->record && f->id != f->record->entry.user_data;
+}
+
 struct inflight *inflight_find(struct inflight_table *t, uint64_t id)
 {
     for (uint32_t i = home(t, id); t->slots[i].id; i = (i + 1) & t->mask)

@@ -27,9 +27,9 @@ INSTALL         ?= install
 INSTALL_PROGRAM ?= $(INSTALL) -m 0755
 INSTALL_DATA    ?= $(INSTALL) -m 0644
 
-# libllmclient.so.1.0: 1 is the ABI (the soname), 0 counts additions to it, as LLMCLIENT_1.0 does in client/llmclient.map
+# libllmclient.so.1.1: 1 is the ABI (the soname), the second 1 counts additions to it, as LLMCLIENT_1.1 does in client/llmclient.map
 SO_MAJOR := 1
-SO_MINOR := 0
+SO_MINOR := 1
 SO_FILE  := libllmclient.so.$(SO_MAJOR).$(SO_MINOR)
 
 API_HEADERS := client/llmclient.h shm/llm_abi.h $(wildcard client/llm_*.h)

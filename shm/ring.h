@@ -58,7 +58,7 @@ struct llm_sqe *ring_next(struct ring_client *r, uint32_t finals);
 /* Publishes the entry of ring_next: release sq_tail, C1, need_wakeup. Returns true if the engine
  * must be woken with FUTEX_WAKE(&up->sq_tail, 1): the caller does it. Many entries may be filled
  * before one ring_submit: ring_commit closes each. An entry with tokens names (a front part of) the
- * span of the last ring_reserve. */
+ * span of the last ring_reserve; an option map lies directly behind them in the same span. */
 void ring_commit(struct ring_client *r, uint32_t finals);
 bool ring_submit(struct ring_client *r);
 

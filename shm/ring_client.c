@@ -112,13 +112,21 @@ struct llm_sqe *ring_next(struct ring_client *r, uint32_t finals)
     return e;
 }
 
+/* Bytes of an entry in the arena: its tokens, and the option map directly behind them. */
+static uint64_t span_bytes(const struct llm_sqe *e)
+{
+    uint64_t tokens = (uint64_t)e->tokens_len * sizeof(int32_t);
+    assert(!e->options_len || e->options_off == e->tokens_off + tokens);
+    return tokens + ((uint64_t)e->options_len + 3) / 4 * 4;
+}
+
 void ring_commit(struct ring_client *r, uint32_t finals)
 {
     assert(r->sq_tail - r->arena_freed_seq < r->sq_entries);
     assert(finals <= r->max_inflight - r->inflight);
     struct llm_sqe *e = &r->up->entries[r->sq_tail & (r->sq_entries - 1)];
-    if (e->tokens_len) {
-        uint64_t bytes = (uint64_t)e->tokens_len * sizeof(int32_t);
+    uint64_t bytes = span_bytes(e);
+    if (bytes) {
         assert(bytes <= r->reserved_bytes && e->tokens_off == r->reserved_at % r->arena_bytes);
         r->arena_head = (r->reserved_at + (uint32_t)bytes) % (2 * r->arena_bytes);
         r->reserved_bytes = 0;

@@ -22,7 +22,7 @@ static void files_and_modes(void **state)
         mode_t mode;
     } files[] = {{"usr/bin/llmd", 0755},
                  {"usr/bin/llmctl", 0755},
-                 {"usr/lib/libllmclient.so.1.0", 0755},
+                 {"usr/lib/libllmclient.so.1.1", 0755},
                  {"usr/lib/libllmclient.a", 0644},
                  {"usr/lib/pkgconfig/llmclient.pc", 0644},
                  {"usr/include/llmclient.h", 0644},
@@ -62,7 +62,7 @@ static void library_links(void **state)
     char *out = succeeds("cd '%s/usr/lib' && readlink libllmclient.so libllmclient.so.1 && "
                          "readelf -d libllmclient.so | sed -n 's/.*SONAME.*\\[\\(.*\\)\\]/\\1/p'",
                          installed_root());
-    assert_string_equal(out, "libllmclient.so.1\nlibllmclient.so.1.0\nlibllmclient.so.1\n");
+    assert_string_equal(out, "libllmclient.so.1\nlibllmclient.so.1.1\nlibllmclient.so.1\n");
     free(out);
 }
 
@@ -81,7 +81,7 @@ static void exports_what_the_headers_declare(void **state)
     char *want = declared();
     assert_non_null(strstr(want, "llm_submit\n"));
     char *shared = succeeds("nm -D --defined-only '%s/usr/lib/libllmclient.so' | "
-                            "sed -n 's/.* [TDBRVW] \\(.*\\)@@LLMCLIENT_1.0$/\\1/p' | sort",
+                            "sed -n 's/.* [TDBRVW] \\(.*\\)@@LLMCLIENT_1\\.[01]$/\\1/p' | sort",
                             installed_root());
     char *all = succeeds("nm -D --defined-only '%s/usr/lib/libllmclient.so' | "
                          "sed 's/.* //; s/@.*//' | grep -v '^LLMCLIENT_' | sort",

@@ -87,6 +87,9 @@ struct fake {
     struct llm_pulse *p;
     struct llm_hello hello; /* what the client said */
     int hang_ups;           /* so many connections end unanswered before the handshake */
+    uint32_t older;         /* the engine's minor version is so much below ours */
+    uint32_t more_inflight; /* it grants so many more than FAKE_INFLIGHT */
+    bool other_bits, other_vocabulary;
 };
 
 /* For threads, where cmocka's assertions may not fail. */
@@ -208,6 +211,8 @@ static inline void fake_make_vocabulary(struct fake *f)
     size_t bytes = (sizeof(struct llm_vocab) + 7) / 8 * 8 + 24;
     fake_segment_make(s, bytes);
     fake_vocabulary_fill(s->at, bytes);
+    if (f->other_vocabulary)
+        ((char *)s->at)[bytes - 7] = 'c'; /* the text of token 1, "b" */
     if (f->fault == FAKE_VOCABULARY_DAMAGED)
         ((struct llm_vocab *)s->at)->strings_bytes = 1000;
     munmap(s->at, s->bytes); /* a writable mapping forbids the seal */
@@ -229,8 +234,9 @@ static inline void fake_make_segments(struct fake *f)
     fake_segment_make(&f->up, llm_up_bytes(FAKE_SQ, FAKE_ARENA));
     fake_segment_make(&f->down, llm_down_bytes(FAKE_CQ));
     fake_segment_make(&f->pulse, sizeof(struct llm_pulse));
-    ring_engine_init(&f->ring, f->up.at, f->down.at, FAKE_SQ, FAKE_CQ, FAKE_ARENA, FAKE_INFLIGHT, 5,
-                     f->fault == FAKE_DOWN_CLIENT ? 10 : 9, FAKE_EPOCH);
+    ring_engine_init(&f->ring, f->up.at, f->down.at, FAKE_SQ, FAKE_CQ, FAKE_ARENA,
+                     FAKE_INFLIGHT + f->more_inflight, 5, f->fault == FAKE_DOWN_CLIENT ? 10 : 9,
+                     FAKE_EPOCH);
     if (f->fault == FAKE_DOWN_OTHER)
         f->ring.down->max_inflight--;
     if (f->fault == FAKE_DOWN_SHORT)
@@ -266,20 +272,21 @@ static inline int fake_make_bell(struct fake *f)
 static inline void fake_welcome(struct fake *f)
 {
     fake_make_segments(f);
-    struct llm_message m = {.kind = LLM_MSG_WELCOME,
-                            .welcome = {.major = LLM_ABI_MAJOR + (f->fault == FAKE_MAJOR),
-                                        .minor = LLM_ABI_MINOR + (f->fault == FAKE_MINOR),
-                                        .client = 5,
-                                        .generation = 9,
-                                        .sq_entries = FAKE_SQ,
-                                        .cq_entries = FAKE_CQ,
-                                        .arena_bytes = FAKE_ARENA,
-                                        .max_inflight = FAKE_INFLIGHT,
-                                        .max_len = FAKE_MAX_LEN,
-                                        .vocab = f->fault == FAKE_NO_VOCAB ? 0 : FAKE_VOCAB,
-                                        .epoch = FAKE_EPOCH,
-                                        .numerics_id = 77,
-                                        .model = "a model"}};
+    struct llm_message m = {
+        .kind = LLM_MSG_WELCOME,
+        .welcome = {.major = LLM_ABI_MAJOR + (f->fault == FAKE_MAJOR),
+                    .minor = LLM_ABI_MINOR + (f->fault == FAKE_MINOR) - f->older,
+                    .client = 5,
+                    .generation = 9,
+                    .sq_entries = FAKE_SQ,
+                    .cq_entries = FAKE_CQ,
+                    .arena_bytes = FAKE_ARENA,
+                    .max_inflight = FAKE_INFLIGHT + f->more_inflight,
+                    .max_len = FAKE_MAX_LEN,
+                    .vocab = f->fault == FAKE_NO_VOCAB ? 0 : FAKE_VOCAB,
+                    .epoch = FAKE_EPOCH,
+                    .numerics_id = 77 + f->other_bits,
+                    .model = "a model"}};
     int zero = f->fault == FAKE_NOT_MEMFD ? open("/dev/zero", O_RDWR | O_CLOEXEC) : -1;
     int bell = fake_make_bell(f);
     int fds[] = {f->up.fd, zero < 0 ? f->down.fd : zero, f->pulse.fd, f->vocabulary.fd, bell};
@@ -364,16 +371,25 @@ static inline struct llm_client *fake_client(struct fake *f)
 
 /* ---- serving ---- */
 
-/* Takes one submission, with its tokens; fails the test if there is none or it is ill-formed. */
-static inline struct llm_sqe fake_take(struct fake *f, int32_t tokens[static FAKE_ARENA / 4])
+/* Takes one submission, with its tokens and option map; fails the test if there is none or it is
+ * ill-formed. */
+static inline struct llm_sqe fake_take_all(struct fake *f, int32_t tokens[static FAKE_ARENA / 4],
+                                           uint8_t options[static FAKE_ARENA])
 {
     const char *why = "nothing was submitted";
     struct llm_sqe sqe = {0};
     if (ring_sweep(&f->ring, &why) < 1 || ring_take(&f->ring, &sqe, &why) ||
         ring_take_tokens(&f->ring, &sqe, tokens, &why) ||
-        ring_taken(&f->ring, sqe.op == LLM_OP_GENERATE ? sqe.choices : 1, &why))
+        (sqe.options_len && ring_take_options(&f->ring, &sqe, options, &why)) ||
+        ring_taken(&f->ring, sqe.choices ? sqe.choices : 1, &why))
         fail_msg("%s", why);
     return sqe;
+}
+
+static inline struct llm_sqe fake_take(struct fake *f, int32_t tokens[static FAKE_ARENA / 4])
+{
+    uint8_t options[FAKE_ARENA];
+    return fake_take_all(f, tokens, options);
 }
 
 static inline struct llm_sqe fake_take_quietly(struct fake *f)

@@ -193,8 +193,8 @@ static void every_fault_of_an_engine_is_refused(void **state)
     } expected[FAKE_FAULTS] = {
         [FAKE_REJECT] = {LLM_EBUSY, "the house is full"},
         [FAKE_REJECT_EARLY] = {LLM_EBUSY, "the house is full"},
-        [FAKE_MAJOR] = {LLM_EPROTO, "version 2.0"},
-        [FAKE_MINOR] = {LLM_EPROTO, "version 1.1"},
+        [FAKE_MAJOR] = {LLM_EPROTO, "version 2.1"},
+        [FAKE_MINOR] = {LLM_EPROTO, "version 1.2"},
         [FAKE_NO_VOCAB] = {LLM_EPROTO, "vocabulary of 0"},
         [FAKE_UP_UNSEALED] = {LLM_EPROTO, "'up' is not sealed"},
         [FAKE_DOWN_UNSEALED] = {LLM_EPROTO, "'down' is not sealed"},
