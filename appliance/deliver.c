@@ -31,12 +31,12 @@ static void time_tokens(struct delivery *d, struct sequence *s, uint32_t n, uint
         for (uint32_t i = 0; i < n; i++) {
             if (i)
                 STATS_OBSERVE(d->stats, itl, 0);
-            else if (s->sent)
+            else if (s->t_first)
                 STATS_OBSERVE(d->stats, itl, stats_elapsed(s->t_last, now_ns));
             else
                 STATS_OBSERVE(d->stats, ttft, stats_elapsed(s->t_arrival, now_ns));
         }
-    if (!s->sent)
+    if (!s->t_first)
         s->t_first = now_ns;
     if (now_ns > s->t_last)
         s->t_last = now_ns;
@@ -53,12 +53,13 @@ static void put_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
                         .position = s->op == LLM_OP_SCORE ? at : s->sent,
                         .choice = s->choice};
     memcpy(c.tokens, s->tokens + at, n * sizeof *c.tokens);
-    if (s->op == LLM_OP_SCORE || s->flags & LLM_SQE_LOGPROBS) {
+    if (sequence_scores(s) || s->flags & LLM_SQE_LOGPROBS) {
         c.flags = LLM_CQE_HAS_LOGPROBS;
         memcpy(c.logprobs, s->logprobs + at, n * sizeof *c.logprobs);
     }
     time_tokens(d, s, n, now_ns);
     s->sent += n;
+    s->owner->unread -= n;
     d->sink->put(d->sink->context, s->owner->client, &c, NULL);
 }
 
@@ -79,7 +80,7 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
     struct llm_cqe c = {.user_data = s->user_data,
                         .status = status,
                         .type = status < 0 ? LLM_CQE_ERROR : LLM_CQE_DONE,
-                        .finish = (uint16_t)(status < 0 ? LLM_FINISH_ERROR : finish),
+                        .finish = (uint16_t)finish,
                         .position = status < 0 ? 0 : s->sent,
                         .choice = s->choice};
     struct llm_result r = {.t_arrival = s->t_arrival,
@@ -89,10 +90,14 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
                            .numerics_id = d->numerics_id,
                            .prompt_tokens = s->n_prompt,
                            .output_tokens = s->op == LLM_OP_SCORE ? 0 : s->sent,
+                           .cached_tokens = s->n_cached,
                            .preemptions = s->preemptions};
     count_final(d, status, finish);
     d->sink->put(d->sink->context, s->owner->client, &c, &r);
-    sequence_release(d->table, s);
+    if (s->session)
+        sequence_detach(d->table, s);
+    else
+        sequence_release(d->table, s);
 }
 
 static uint32_t token_room(const struct delivery *d, const struct sequence_owner *o)
@@ -107,8 +112,11 @@ void deliver_owner(struct delivery *d, struct sequence_owner *o, uint64_t now_ns
     while (left) {
         struct sequence *s = LIST_OF(o->news.next, struct sequence, news);
         assert(sequence_unsent(s) > 0);
-        if (!token_room(d, o))
+        if (!token_room(d, o)) {
+            if (d->max_unread && o->unread > d->max_unread)
+                list_insert_before(&d->behind, &o->due);
             return;
+        }
         put_tokens(d, s, now_ns);
         if (sequence_unsent(s)) {
             list_remove(&s->news);

@@ -5,6 +5,7 @@
  *   2. A client's sequences take turns, one entry each: whoever found the ring full is first when
  *      there is room.
  *   3. A final never waits for room; only tokens in front of it do.
+ *   4. With its final a sequence is released; one of a session is idle again.
  */
 #ifndef LLMD_DELIVER_H
 #define LLMD_DELIVER_H
@@ -18,7 +19,10 @@ struct delivery {
     struct sequence_table *table;
     struct stats *stats;
     uint64_t numerics_id;
-    struct list due; /* owners with news since the last deliver_due */
+    uint32_t max_unread; /* tokens; 0: no limit */
+    struct list due;     /* owners with news since the last deliver_due */
+    struct list behind;  /* owners that left more than max_unread unread: to be dealt with by the
+                            caller of deliver_due */
 };
 
 /* The sequence has tokens that were not offered yet. */

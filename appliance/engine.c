@@ -1,39 +1,26 @@
-/* engine.c - see engine.h: takes entries, runs steps, ends sequences. What a step holds is decided
- * in schedule.c, what goes to the rings in deliver.c, what is refused in submission.c. */
-#include "engine.h"
-
+/* engine.c - see engine.h: life, ends, steps. Entries are taken in engine_submit.c and
+ * engine_session.c, times are kept in engine_time.c; what a step holds is decided in schedule.c,
+ * what goes to the rings in deliver.c, what is refused in submission.c. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "deliver.h"
-#include "schedule.h"
-#include "sequence.h"
-#include "stats.h"
-#include "submission.h"
+#include "engine_parts.h"
 
-struct engine {
-    struct engine_config config; /* config.eog is ours */
-    int32_t *eog;                /* (n_eog) ascending */
-    const struct gpu_ops *ops;
-    struct gpu *gpu;
-    struct stats stats;
-    struct sequence_table table;
-    struct schedule schedule;
-    struct engine_sink sink;
-    struct delivery delivery;
-    uint8_t options[LLM_OPTIONS_MAX]; /* the map of the entry that is being taken */
-    bool stopping;
-    uint64_t step_end_ns; /* when the last step ended, 0 if there was nothing to do after it */
-};
-
-static uint64_t clock_ns(void)
+uint64_t engine_now(const struct engine *e)
 {
     struct timespec t;
+    if (e->config.clock)
+        return e->config.clock(e->config.clock_context);
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint32_t engine_domain(const struct engine *e, uint32_t client)
+{
+    return e->sink.domain ? e->sink.domain(e->sink.context, client) : 0;
 }
 
 /* ---- creation ---- */
@@ -62,11 +49,29 @@ static int copy_eog(struct engine *e, const struct engine_config *config, struct
     return 0;
 }
 
-static void publish_gauges(struct engine *e)
+static uint64_t backlog(const struct schedule *c)
 {
-    STATS_SET(&e->stats, running, e->schedule.n_running);
-    STATS_SET(&e->stats, waiting, e->schedule.n_waiting);
-    STATS_SET(&e->stats, kv_blocks_free, e->schedule.pool.n_free);
+    uint64_t rows = c->queue.tokens;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->state == SEQUENCE_PREFILL)
+            rows += sequence_inputs(c->running[i]) - c->running[i]->n_computed;
+    return rows;
+}
+
+void engine_publish_gauges(struct engine *e)
+{
+    const struct schedule *c = &e->schedule;
+    uint64_t rows = backlog(c);
+    struct cost_shape decodes = {0};
+    STATS_SET(&e->stats, running, c->n_running);
+    STATS_SET(&e->stats, waiting, schedule_waiting(c));
+    STATS_SET(&e->stats, kv_blocks_free, c->pool.n_free);
+    STATS_SET(&e->stats, kv_blocks_cached, c->pool.n_cached);
+    STATS_SET(&e->stats, sessions, e->sessions.n);
+    STATS_SET(&e->stats, pinned_blocks, c->pinned_blocks);
+    STATS_SET(&e->stats, backlog_tokens, rows);
+    STATS_SET(&e->stats, backlog_us,
+              cost_prefill_ns(&c->cost, rows, e->config.max_num_batched_tokens, &decodes) / 1000);
 }
 
 int engine_create(struct engine **out, const struct engine_config *config,
@@ -87,20 +92,27 @@ int engine_create(struct engine **out, const struct engine_config *config,
     e->delivery = (struct delivery){.sink = &e->sink,
                                     .table = &e->table,
                                     .stats = &e->stats,
-                                    .numerics_id = config->numerics_id};
+                                    .numerics_id = config->numerics_id,
+                                    .max_unread = config->max_unread};
+    e->next_timer_ns = UINT64_MAX;
     list_init(&e->delivery.due);
+    list_init(&e->delivery.behind);
     code = copy_eog(e, config, f);
     if (!code && (code = stats_create(&e->stats, board)) < 0)
         fail(f, code, "no memory for the engine's counters");
     if (!code)
-        code = sequence_table_create(&e->table, config->max_requests, config->max_model_len, f);
+        code = sequence_table_create(&e->table, config->max_requests + config->max_sessions,
+                                     config->max_model_len, f);
+    if (!code &&
+        (code = session_table_create(&e->sessions, config->max_sessions, &e->table.domains)) < 0)
+        fail(f, code, "no memory for %u sessions", config->max_sessions);
     if (!code)
-        code = schedule_create(&e->schedule, &e->config, &e->stats, f);
+        code = schedule_create(&e->schedule, &e->config, &e->stats, &e->table.served, f);
     if (code < 0) {
         engine_destroy(e);
         return code;
     }
-    publish_gauges(e);
+    engine_publish_gauges(e);
     *out = e;
     return 0;
 }
@@ -110,6 +122,7 @@ void engine_destroy(struct engine *e)
     if (!e)
         return;
     schedule_destroy(&e->schedule);
+    session_table_destroy(&e->sessions);
     sequence_table_destroy(&e->table);
     stats_destroy(&e->stats);
     free(e->eog);
@@ -130,12 +143,12 @@ uint32_t engine_running(const struct engine *e)
 
 uint32_t engine_waiting(const struct engine *e)
 {
-    return e->schedule.n_waiting;
+    return schedule_waiting(&e->schedule);
 }
 
 bool engine_has_work(const struct engine *e)
 {
-    return e->schedule.n_running || e->schedule.n_waiting;
+    return e->schedule.n_running || schedule_waiting(&e->schedule);
 }
 
 bool engine_holds(const struct engine *e, uint32_t client)
@@ -146,12 +159,20 @@ bool engine_holds(const struct engine *e, uint32_t client)
 
 /* ---- ending ---- */
 
-/* At once, whatever the state; tokens that find no room are dropped. */
-static void end_now(struct engine *e, struct sequence *s, int32_t status, enum llm_finish finish,
-                    uint64_t now_ns)
+/* What only appends to a session was answered when it came. */
+static bool was_answered(const struct sequence *s)
+{
+    return s->op != LLM_OP_GENERATE && !sequence_scores(s);
+}
+
+void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_finish finish,
+                uint64_t now_ns)
 {
     schedule_remove(&e->schedule, s);
-    deliver_end(&e->delivery, s, status, finish, now_ns);
+    if (was_answered(s))
+        sequence_detach(&e->table, s);
+    else
+        deliver_end(&e->delivery, s, status, finish, now_ns);
 }
 
 /* Blocks and place are free at once; the slot stays until the tokens are out. */
@@ -168,169 +189,42 @@ void engine_drop_client(struct engine *e, uint32_t client)
     for (; s; s = next) {
         next = sequence_next(o, s);
         schedule_remove(&e->schedule, s);
-        sequence_release(&e->table, s);
+        if (s->session)
+            sequence_detach(&e->table, s);
+        else
+            sequence_release(&e->table, s);
     }
-    publish_gauges(e);
+    if (e->reservation.client == client)
+        e->reservation.held = false;
+    engine_publish_gauges(e);
 }
 
 static void shut_down(struct engine *e, struct sequence *s, uint64_t now_ns)
 {
     if (s->t_admit)
-        end_now(e, s, 0, LLM_FINISH_CANCELLED, now_ns);
+        engine_end(e, s, 0, LLM_FINISH_CANCELLED, now_ns);
     else
-        end_now(e, s, LLM_ESHUTDOWN, LLM_FINISH_ERROR, now_ns);
+        engine_end(e, s, LLM_ESHUTDOWN, LLM_FINISH_ERROR, now_ns);
+}
+
+void engine_refuse_new(struct engine *e)
+{
+    e->stopping = true;
 }
 
 void engine_shutdown(struct engine *e)
 {
-    uint64_t now_ns = clock_ns();
+    uint64_t now_ns = engine_now(e);
     e->stopping = true;
     for (uint32_t i = 0; i < e->table.max_requests; i++)
-        if (e->table.slots[i].state != SEQUENCE_FREE)
+        if (e->table.slots[i].owner)
             shut_down(e, &e->table.slots[i], now_ns);
-    publish_gauges(e);
-}
-
-/* ---- submission ---- */
-
-uint32_t engine_finals(const struct llm_sqe *copy)
-{
-    return copy->op == LLM_OP_GENERATE && copy->choices > 1 ? copy->choices : 1;
-}
-
-/* Slots that the entry takes. One that will be refused takes none for long, but its tokens may need
- * the place to be looked at. */
-static uint32_t slots_needed(const struct engine *e, const struct llm_sqe *copy)
-{
-    if (copy->op != LLM_OP_GENERATE && copy->op != LLM_OP_SCORE)
-        return 0;
-    uint32_t finals = engine_finals(copy);
-    return finals <= LLM_CHOICES_MAX && finals <= e->config.max_requests ? finals : 1;
-}
-
-bool engine_can_take(const struct engine *e, const struct llm_sqe *copy)
-{
-    return slots_needed(e, copy) <= e->table.n_free;
-}
-
-bool engine_can_take_from(const struct engine *e, uint32_t client, const struct llm_sqe *copy)
-{
-    const struct sequence_owner *o = sequence_owner(&e->table, client);
-    uint32_t needed = slots_needed(e, copy), n_free = e->table.n_free;
-    if (needed > n_free)
-        return false;
-    return !o || !needed || o->n_all + needed <= n_free - needed;
-}
-
-int32_t *engine_token_buffer(struct engine *e)
-{
-    return sequence_next_tokens(&e->table);
-}
-
-uint8_t *engine_option_buffer(struct engine *e)
-{
-    return e->options;
-}
-
-bool engine_carries_tokens(const struct llm_sqe *copy)
-{
-    return copy->op == LLM_OP_GENERATE || copy->op == LLM_OP_SCORE;
-}
-
-static void refuse(struct engine *e, uint32_t client, const struct llm_sqe *q,
-                   struct submission_verdict v, uint64_t now_ns)
-{
-    uint32_t finals = engine_finals(q);
-    for (uint32_t i = 0; i < finals; i++)
-        deliver_answer(&e->delivery, client, q, i, v.code, v.fits, now_ns);
-    STATS_ADD(&e->stats, refused, 1);
-}
-
-static void fill_sequence(struct sequence *s, const struct llm_sqe *q, uint32_t choice,
-                          uint64_t now_ns)
-{
-    s->user_data = q->user_data;
-    s->choice = choice;
-    s->op = (enum llm_op)q->op;
-    s->flags = q->flags;
-    s->sampling = (struct gpu_sampling){.temperature = q->temperature,
-                                        .top_p = q->top_p,
-                                        .min_p = q->min_p,
-                                        .top_k = q->top_k,
-                                        .seed = q->seed,
-                                        .choice = choice};
-    s->n_prompt = s->n_tokens = q->tokens_len;
-    s->max_tokens = s->op == LLM_OP_SCORE ? 0 : q->max_tokens;
-    s->base = s->ready = s->op == LLM_OP_SCORE ? 1 : s->n_prompt;
-    s->t_arrival = now_ns;
-}
-
-static void take_sequences(struct engine *e, uint32_t client, const struct llm_sqe *q,
-                           uint64_t now_ns)
-{
-    struct sequence *leader = sequence_take(&e->table, client);
-    fill_sequence(leader, q, 0, now_ns);
-    schedule_enqueue(&e->schedule, leader);
-    uint32_t choices = engine_finals(q);
-    for (uint32_t i = 1; i < choices; i++) {
-        struct sequence *s = sequence_take(&e->table, client);
-        fill_sequence(s, q, i, now_ns);
-        memcpy(s->tokens, leader->tokens, s->n_prompt * sizeof *s->tokens);
-        schedule_follow(&e->schedule, leader, s);
-    }
-    STATS_ADD(&e->stats, requests, 1);
-    STATS_ADD(&e->stats, prompt_tokens, q->tokens_len);
-}
-
-static void take_request(struct engine *e, uint32_t client, const struct llm_sqe *q,
-                         uint64_t now_ns)
-{
-    struct submission_verdict v = {0};
-    if (!engine_can_take(e, q))
-        v.code = LLM_EBUSY;
-    else
-        v = submission_check_tokens(sequence_next_tokens(&e->table), q->tokens_len,
-                                    e->config.vocab);
-    if (v.code < 0)
-        refuse(e, client, q, v, now_ns);
-    else
-        take_sequences(e, client, q, now_ns);
-}
-
-static void cancel(struct engine *e, uint32_t client, const struct llm_sqe *q, uint64_t now_ns)
-{
-    const struct sequence_owner *o = sequence_owner(&e->table, client);
-    struct sequence *next, *s = o ? sequence_first(o) : NULL;
-    int32_t status = -ENOENT;
-    for (; s; s = next) {
-        next = sequence_next(o, s);
-        if (s->user_data != q->target)
-            continue;
-        end_now(e, s, 0, LLM_FINISH_CANCELLED, now_ns);
-        status = 0;
-    }
-    deliver_answer(&e->delivery, client, q, 0, status, 0, now_ns);
-}
-
-void engine_submit(struct engine *e, uint32_t client, const struct llm_sqe *copy, uint64_t now_ns)
-{
-    struct submission_verdict v = submission_check(copy, &e->config);
-    if (v.code == 0 && e->stopping && copy->op != LLM_OP_CANCEL)
-        v.code = LLM_ESHUTDOWN;
-    if (v.code < 0)
-        refuse(e, client, copy, v, now_ns);
-    else if (copy->op == LLM_OP_NOP)
-        deliver_answer(&e->delivery, client, copy, 0, 0, 0, now_ns);
-    else if (copy->op == LLM_OP_CANCEL)
-        cancel(e, client, copy, now_ns);
-    else
-        take_request(e, client, copy, now_ns);
-    publish_gauges(e);
+    engine_publish_gauges(e);
 }
 
 /* ---- a step ---- */
 
-static bool ends_generation(const struct engine *e, int32_t token)
+bool engine_ends_generation(const struct engine *e, int32_t token)
 {
     uint32_t low = 0, high = e->config.n_eog;
     while (low < high) {
@@ -345,10 +239,11 @@ static bool ends_generation(const struct engine *e, int32_t token)
 
 static void absorb_score(struct engine *e, struct sequence *s, uint32_t position, float logprob)
 {
-    assert(position == s->ready && position < s->n_prompt);
+    assert(position == s->ready && position < s->n_tokens);
     s->logprobs[position] = logprob;
     s->ready++;
-    if (s->ready == s->n_prompt)
+    s->owner->unread++;
+    if (s->ready == s->n_tokens)
         end_after_tokens(e, s, LLM_FINISH_LENGTH);
 }
 
@@ -359,20 +254,32 @@ static void absorb_token(struct engine *e, struct sequence *s, const struct gpu_
     s->tokens[s->n_tokens] = r->token;
     s->logprobs[s->n_tokens] = r->logprob;
     s->ready = ++s->n_tokens;
+    s->owner->unread++;
     STATS_ADD(&e->stats, output_tokens, 1);
-    if (!(s->flags & LLM_SQE_IGNORE_EOS) && ends_generation(e, r->token))
+    if (!(s->flags & LLM_SQE_IGNORE_EOS) && engine_ends_generation(e, r->token))
         end_after_tokens(e, s, LLM_FINISH_STOP);
     else if (s->n_tokens - s->n_prompt == s->max_tokens)
         end_after_tokens(e, s, LLM_FINISH_LENGTH);
 }
 
-static void absorb_results(struct engine *e)
+/* Appends that are done: nobody waits for them. */
+static void end_appends(struct engine *e)
+{
+    while (e->schedule.n_ended) {
+        struct sequence *s = e->schedule.ended[--e->schedule.n_ended];
+        sequence_detach(&e->table, s);
+    }
+}
+
+static void absorb_results(struct engine *e, uint64_t step_ns)
 {
     struct schedule *c = &e->schedule;
-    schedule_advance(c);
+    schedule_advance(c, step_ns);
+    end_appends(e);
     for (uint32_t i = 0; i < c->step.n_outputs; i++) {
         struct sequence *s = c->output_of[i];
-        if (s->op == LLM_OP_SCORE)
+        s->fresh = false;
+        if (sequence_scores(s))
             absorb_score(e, s, c->outputs[i].position, c->results[i].logprob);
         else
             absorb_token(e, s, &c->results[i]);
@@ -397,53 +304,80 @@ static void count_step(struct engine *e, uint64_t ns, uint64_t end_ns)
 /* What waits was not touched by the device and may try its luck. */
 static void fail_running(struct engine *e, uint64_t now_ns)
 {
-    while (e->schedule.n_running)
-        end_now(e, e->schedule.running[e->schedule.n_running - 1], LLM_EENGINE, LLM_FINISH_ERROR,
-                now_ns);
+    while (e->schedule.n_running) {
+        struct sequence *s = e->schedule.running[e->schedule.n_running - 1];
+        engine_end(e, s, LLM_EENGINE, LLM_FINISH_ERROR, now_ns);
+        if (s->session)
+            schedule_release_blocks(&e->schedule, s);
+    }
 }
 
-/* Submits, waits, copies the blocks of forks. */
-static int run_step(struct engine *e)
+/* Copies what is to be written, submits, waits, copies the blocks of forks. */
+static int run_step(struct engine *e, uint64_t *step_ns)
 {
     const struct schedule *c = &e->schedule;
-    uint64_t start_ns = clock_ns();
+    uint64_t start_ns = engine_now(e);
+    int code = 0;
     if (e->step_end_ns)
         STATS_OBSERVE(&e->stats, overhead, stats_elapsed(e->step_end_ns, start_ns));
-    int code = e->ops->submit(e->gpu, &c->step);
+    if (c->n_before)
+        code = e->ops->copy_blocks(e->gpu, c->before_dst, c->before_src, c->n_before);
+    if (!code)
+        code = e->ops->submit(e->gpu, &c->step);
     if (!code)
         code = e->ops->wait(e->gpu);
-    e->step_end_ns = clock_ns();
+    e->step_end_ns = engine_now(e);
     if (code)
         return code;
-    count_step(e, e->step_end_ns - start_ns, e->step_end_ns);
+    *step_ns = e->step_end_ns - start_ns;
+    count_step(e, *step_ns, e->step_end_ns);
     return c->n_copies ? e->ops->copy_blocks(e->gpu, c->copy_dst, c->copy_src, c->n_copies) : 0;
 }
 
-void engine_tick(struct engine *e, uint64_t now_ns)
+/* Those who leave too much unread: what nobody takes ends. */
+static void end_unread(struct engine *e, uint64_t now_ns)
 {
-    (void)e, (void)now_ns;
+    struct list *behind = &e->delivery.behind;
+    while (!list_empty(behind)) {
+        struct sequence_owner *o = LIST_OF(behind->next, struct sequence_owner, due);
+        struct sequence *next, *s = sequence_first(o);
+        list_remove(&o->due);
+        for (; s; s = next) {
+            next = sequence_next(o, s);
+            if (!sequence_unsent(s))
+                continue;
+            STATS_ADD(&e->stats, unread_cancels, 1);
+            engine_end(e, s, LLM_EUNREAD, LLM_FINISH_ERROR, now_ns);
+        }
+    }
 }
 
 int engine_step(struct engine *e)
 {
+    uint64_t step_ns = 0, now_ns = engine_now(e);
+    engine_check_time(e, now_ns);
     if (!engine_has_work(e))
         return 0;
-    schedule_form(&e->schedule, clock_ns());
-    int code = run_step(e);
+    schedule_form(&e->schedule, now_ns);
+    STATS_SET(&e->stats, step_predicted_ns, cost_predict(&e->schedule.cost, &e->schedule.shape));
+    int code = run_step(e, &step_ns);
     if (code)
         fail_running(e, e->step_end_ns);
     else
-        absorb_results(e);
+        absorb_results(e, step_ns);
     deliver_due(&e->delivery, e->step_end_ns);
+    end_unread(e, e->step_end_ns);
     if (!engine_has_work(e))
         e->step_end_ns = 0;
-    publish_gauges(e);
+    engine_publish_gauges(e);
     return code;
 }
 
 void engine_deliver(struct engine *e, uint32_t client)
 {
     struct sequence_owner *o = sequence_owner(&e->table, client);
-    if (o)
-        deliver_owner(&e->delivery, o, clock_ns());
+    if (!o)
+        return;
+    deliver_owner(&e->delivery, o, engine_now(e));
+    end_unread(e, engine_now(e));
 }

@@ -49,6 +49,12 @@ struct engine_quota {
     uint32_t pinned_blocks;
 };
 
+/* In which order requests are served. */
+enum engine_policy {
+    ENGINE_FAIR,      /* class, deadline, fair shares, ageing (queue.h) */
+    ENGINE_FIRST_COME /* order of arrival; no promise of a gap, no deadline is refused */
+};
+
 struct engine_config {
     uint32_t max_model_len;          /* prompt + output, tokens */
     uint32_t max_num_seqs;           /* running at once */
@@ -60,6 +66,8 @@ struct engine_config {
     const int32_t *eog; /* (n_eog) ascending */
     uint32_t n_eog;
     uint64_t numerics_id;
+
+    enum engine_policy policy;
 
     /* promises; 0: off */
     uint32_t max_itl_us;         /* the gap between two tokens of a stream */
@@ -110,7 +118,7 @@ bool engine_can_take(const struct engine *e, const struct llm_sqe *copy);
 /* The same, and the client keeps to its share: what it would have then is no more than what stays
  * free for all others (its first entry is always within it). So one client that sends without end,
  * or does not read, takes at most half of the slots, the next half of the rest. */
-bool engine_can_take_from(const struct engine *e, uint32_t client, const struct llm_sqe *copy);
+bool engine_can_take_from(struct engine *e, uint32_t client, const struct llm_sqe *copy);
 
 /* A buffer of max_model_len tokens for the next engine_submit: the tokens are copied straight into
  * the history. Valid after engine_can_take said true for what carries tokens. Entries whose
@@ -148,6 +156,9 @@ int engine_step(struct engine *e);
 void engine_deliver(struct engine *e, uint32_t client);
 /* True if tokens or finals of this client wait for ring room. */
 bool engine_holds(const struct engine *e, uint32_t client);
+
+/* From now on new requests are refused (LLM_ESHUTDOWN); what runs and waits goes on. */
+void engine_refuse_new(struct engine *e);
 
 /* SIGTERM: ends everything with CANCELLED finals (what is waiting: ERROR LLM_ESHUTDOWN). */
 void engine_shutdown(struct engine *e);

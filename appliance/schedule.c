@@ -1,34 +1,49 @@
-/* schedule.c - see schedule.h */
-#include "schedule.h"
-
+/* schedule.c - see schedule.h: who waits, who runs, who has to leave. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WATERMARK_SHARE = 64 }; /* one block in so many stays free at an admission */
+#include "schedule_parts.h"
 
-int schedule_create(struct schedule *c, const struct engine_config *config, struct stats *stats,
-                    struct fail *f)
+enum { WATERMARK_SHARE = 64 }; /* one block in so many stays free at an admission */
+enum { SLACK_STEPS = 2 };      /* an owner may be so many full steps ahead before it goes last */
+
+/* What the first predictions stand on: a small model on a small machine. */
+#define FIRST_STEP_NS 5e6
+#define FIRST_ROW_NS  1e6
+
+static bool allocate(struct schedule *c, uint32_t rows, uint32_t seqs)
 {
-    uint32_t rows = config->max_num_batched_tokens, seqs = config->max_num_seqs;
-    *c = (struct schedule){.config = config, .stats = stats};
-    list_init(&c->waiting);
-    int code = kv_pool_create(&c->pool, config->n_blocks, f);
-    if (code < 0)
-        return code;
-    c->watermark = (config->n_blocks + WATERMARK_SHARE - 1) / WATERMARK_SHARE;
     c->running = calloc(seqs, sizeof *c->running);
     c->turns = calloc(seqs, sizeof *c->turns);
+    c->ended = calloc(seqs, sizeof *c->ended);
     c->seqs = calloc(seqs, sizeof *c->seqs);
+    c->before_dst = calloc(seqs, sizeof *c->before_dst);
+    c->before_src = calloc(seqs, sizeof *c->before_src);
     c->copy_dst = calloc(seqs, sizeof *c->copy_dst);
     c->copy_src = calloc(seqs, sizeof *c->copy_src);
     c->tokens = calloc(rows, sizeof *c->tokens);
     c->outputs = calloc(rows, sizeof *c->outputs);
     c->results = calloc(rows, sizeof *c->results);
     c->output_of = calloc(rows, sizeof *c->output_of);
-    if (!c->running || !c->turns || !c->seqs || !c->copy_dst || !c->copy_src || !c->tokens ||
-        !c->outputs || !c->results || !c->output_of) {
+    return c->running && c->turns && c->ended && c->seqs && c->before_dst && c->before_src &&
+           c->copy_dst && c->copy_src && c->tokens && c->outputs && c->results && c->output_of;
+}
+
+int schedule_create(struct schedule *c, const struct engine_config *config, struct stats *stats,
+                    uint64_t *floor, struct fail *f)
+{
+    uint32_t rows = config->max_num_batched_tokens, seqs = config->max_num_seqs;
+    *c = (struct schedule){.config = config, .stats = stats};
+    list_init(&c->leases);
+    queue_init(&c->queue, floor, (uint64_t)SLACK_STEPS * rows, config->policy == ENGINE_FIRST_COME);
+    cost_init(&c->cost, FIRST_STEP_NS, FIRST_ROW_NS);
+    int code = kv_pool_create(&c->pool, config->n_blocks, f);
+    if (code < 0)
+        return code;
+    c->watermark = (config->n_blocks + WATERMARK_SHARE - 1) / WATERMARK_SHARE;
+    if (!allocate(c, rows, seqs)) {
         schedule_destroy(c);
         return fail(f, -ENOMEM, "no memory for steps of %u rows and %u sequences", rows, seqs);
     }
@@ -42,7 +57,10 @@ void schedule_destroy(struct schedule *c)
     kv_pool_destroy(&c->pool);
     free(c->running);
     free(c->turns);
+    free(c->ended);
     free(c->seqs);
+    free(c->before_dst);
+    free(c->before_src);
     free(c->copy_dst);
     free(c->copy_src);
     free(c->tokens);
@@ -52,23 +70,19 @@ void schedule_destroy(struct schedule *c)
     *c = (struct schedule){0};
 }
 
-/* ---- queue and running set ---- */
-
-/* By order of arrival. What comes back is older than nearly all that waits: search from the front.
- */
-static void queue_in_order(struct schedule *c, struct sequence *s)
-{
-    struct list *at = c->waiting.next;
-    while (at != &c->waiting && LIST_OF(at, struct sequence, queue)->order < s->order)
-        at = at->next;
-    list_insert_before(at, &s->queue);
-}
+/* ---- the queue ---- */
 
 void schedule_enqueue(struct schedule *c, struct sequence *s)
 {
     assert(s->state == SEQUENCE_WAITING);
-    list_insert_before(&c->waiting, &s->queue);
-    c->n_waiting++;
+    queue_add(&c->queue, s);
+    s->domain->prompt_tokens += s->n_prompt;
+}
+
+static void leave_queue(struct schedule *c, struct sequence *s)
+{
+    queue_remove(&c->queue, s);
+    s->domain->prompt_tokens -= s->n_prompt;
 }
 
 void schedule_follow(struct schedule *c, struct sequence *leader, struct sequence *s)
@@ -76,32 +90,32 @@ void schedule_follow(struct schedule *c, struct sequence *leader, struct sequenc
     assert(s->state == SEQUENCE_WAITING && leader->order < s->order && !leader->n_computed);
     s->leader = leader;
     list_insert_before(&leader->followers, &s->queue);
-    c->n_waiting++;
+    c->n_followers++;
 }
 
-/* Followers that get no fork compute the prompt themselves: the same bits, only later. */
-static void dismiss_followers(struct schedule *c, struct sequence *leader)
+/* A label's prompt is the leader's: whole blocks of it are shared. */
+static void share_prompt(struct schedule *c, const struct sequence *leader, struct sequence *s)
+{
+    uint32_t n = s->n_prompt - 1 < leader->n_computed ? s->n_prompt - 1 : leader->n_computed;
+    if (s->op == LLM_OP_CHOOSE)
+        schedule_share(c, s, leader, n - n % GPU_KV_BLOCK);
+}
+
+void schedule_dismiss_followers(struct schedule *c, struct sequence *leader)
 {
     while (!list_empty(&leader->followers)) {
         struct sequence *s = LIST_OF(leader->followers.next, struct sequence, queue);
         list_remove(&s->queue);
         s->leader = NULL;
-        queue_in_order(c, s);
+        c->n_followers--;
+        share_prompt(c, leader, s);
+        schedule_enqueue(c, s);
     }
 }
 
-static void release_blocks(struct schedule *c, struct sequence *s)
-{
-    while (s->n_blocks)
-        kv_pool_unref(&c->pool, s->blocks[--s->n_blocks]);
-    if (s->spare != KV_NO_BLOCK)
-        kv_pool_unref(&c->pool, s->spare);
-    s->spare = KV_NO_BLOCK;
-    s->fork = false;
-    s->n_computed = 0;
-}
+/* ---- the running set ---- */
 
-static void leave_running(struct schedule *c, struct sequence *s)
+void schedule_leave_running(struct schedule *c, struct sequence *s)
 {
     uint32_t i = 0;
     while (i < c->n_running && c->running[i] != s)
@@ -109,341 +123,109 @@ static void leave_running(struct schedule *c, struct sequence *s)
     assert(i < c->n_running);
     memmove(&c->running[i], &c->running[i + 1], (c->n_running - i - 1) * sizeof *c->running);
     c->n_running--;
-    release_blocks(c, s);
+    s->owner->n_running--;
     s->rows = 0;
+}
+
+static void note_admission(struct schedule *c, struct sequence *s)
+{
+    if (s->t_admit)
+        return;
+    s->t_admit = c->now_ns;
+    s->n_cached = s->n_computed < s->n_prompt ? s->n_computed : s->n_prompt;
+    STATS_OBSERVE(c->stats, queue, stats_elapsed(s->t_arrival, s->t_admit));
+    if (c->config->prefix_cache && !(s->flags & LLM_SQE_NO_CACHE) && !s->fork) {
+        STATS_ADD(c->stats, prefix_queries, s->n_prompt);
+        STATS_ADD(c->stats, prefix_hits, s->n_cached);
+    }
+}
+
+void schedule_enter_running(struct schedule *c, struct sequence *s)
+{
+    assert(s->state == SEQUENCE_WAITING && c->n_running < c->config->max_num_seqs);
+    if (s->leader) {
+        list_remove(&s->queue);
+        c->n_followers--;
+        s->leader = NULL;
+    } else {
+        leave_queue(c, s);
+        queue_picked(&c->queue, s);
+    }
+    schedule_end_lease(s);
+    c->running[c->n_running++] = s;
+    s->owner->n_running++;
+    s->state = SEQUENCE_PREFILL;
+    s->admission = ++c->admissions;
+    s->fresh = true;
+    s->rows = 0;
+    if (!s->fork) {
+        schedule_adopt_cached(c, s);
+        schedule_own_last_block(c, s);
+    }
+    note_admission(c, s);
 }
 
 void schedule_remove(struct schedule *c, struct sequence *s)
 {
     if (sequence_running(s))
-        leave_running(c, s);
-    else if (s->state == SEQUENCE_WAITING) {
+        schedule_leave_running(c, s);
+    else if (s->state == SEQUENCE_WAITING && s->leader) {
         list_remove(&s->queue);
-        c->n_waiting--;
-    }
-    dismiss_followers(c, s);
+        c->n_followers--;
+    } else if (s->state == SEQUENCE_WAITING)
+        leave_queue(c, s);
     s->leader = NULL;
     s->state = SEQUENCE_ENDING;
-}
-
-static void enter_running(struct schedule *c, struct sequence *s)
-{
-    assert(s->state == SEQUENCE_WAITING && c->n_running < c->config->max_num_seqs);
-    list_remove(&s->queue);
-    c->n_waiting--;
-    c->running[c->n_running++] = s;
-    s->state = SEQUENCE_PREFILL;
-    s->leader = NULL;
-    s->admission = ++c->admissions;
-    s->rows = 0;
-    if (s->t_admit)
+    schedule_dismiss_followers(c, s);
+    if (!s->session) {
+        schedule_release_blocks(c, s);
         return;
-    s->t_admit = c->now_ns;
-    STATS_OBSERVE(c->stats, queue, stats_elapsed(s->t_arrival, s->t_admit));
+    }
+    schedule_cut(c, s, s->n_computed);
+    schedule_keep_lease(c, s);
 }
 
-/* ---- blocks ---- */
-
-static void preempt(struct schedule *c, struct sequence *s)
+void schedule_preempt(struct schedule *c, struct sequence *s)
 {
-    assert(!s->fork && !s->n_forks); /* forks are planned after preemptions */
+    assert(!s->fork && !s->n_forks); /* forks end with the step */
     c->budget += s->rows;
-    leave_running(c, s);
+    schedule_leave_running(c, s);
+    schedule_dismiss_followers(c, s);
+    schedule_release_blocks(c, s);
     s->state = SEQUENCE_WAITING;
     s->preemptions++;
-    queue_in_order(c, s);
-    c->n_waiting++;
+    schedule_enqueue(c, s);
     STATS_ADD(c->stats, preemptions, 1);
 }
 
-/* Extends the block table over `inputs` tokens; takes blocks from whoever was admitted last. False
- * if that was s itself. */
-static bool cover_by_force(struct schedule *c, struct sequence *s, uint32_t inputs)
+/* True if the running v has to make room for the waiting s: a lower class, or one of an owner that
+ * would still run more than the other's. */
+static bool gives_way(const struct sequence *v, const struct sequence *s)
 {
-    while (s->n_blocks < kv_blocks_for(inputs)) {
-        uint32_t block = kv_pool_alloc(&c->pool);
-        if (block != KV_NO_BLOCK) {
-            s->blocks[s->n_blocks++] = block;
-            continue;
-        }
-        struct sequence *last = c->running[c->n_running - 1];
-        assert(last != s || c->n_running > 1); /* alone, every admitted sequence fits */
-        preempt(c, last);
-        if (last == s)
-            return false;
-    }
-    return true;
+    if (v->fork || v->n_forks || v->fresh || v->class < s->class)
+        return false;
+    return v->class > s->class ||
+           (v->owner != s->owner && v->owner->n_running > s->owner->n_running + 1);
 }
 
-/* Extends the block table as far towards `inputs` tokens as blocks are free. Returns how many
- * tokens it covers then, at most `inputs`. */
-static uint32_t cover_if_free(struct schedule *c, struct sequence *s, uint32_t inputs)
+static bool worse_victim(const struct sequence *a, const struct sequence *b)
 {
-    while (s->n_blocks < kv_blocks_for(inputs)) {
-        uint32_t block = kv_pool_alloc(&c->pool);
-        if (block == KV_NO_BLOCK)
-            return s->n_blocks * GPU_KV_BLOCK;
-        s->blocks[s->n_blocks++] = block;
-    }
-    return inputs;
+    if (a->class != b->class)
+        return a->class > b->class;
+    if (a->owner->n_running != b->owner->n_running)
+        return a->owner->n_running > b->owner->n_running;
+    return a->admission > b->admission;
 }
 
-/* Blocks for the known history and one token more, if there will be one. */
-static uint32_t blocks_wanted(const struct sequence *s)
+struct sequence *schedule_victim(const struct schedule *c, const struct sequence *s)
 {
-    uint32_t inputs = sequence_inputs(s) + 1, all = sequence_inputs_in_all(s);
-    return kv_blocks_for(inputs < all ? inputs : all);
-}
-
-/* Blocks that running prefills have still to take. */
-static uint32_t blocks_promised(const struct schedule *c)
-{
-    uint32_t n = 0;
+    struct sequence *worst = NULL;
+    if (c->config->policy == ENGINE_FIRST_COME)
+        return NULL;
     for (uint32_t i = 0; i < c->n_running; i++) {
-        const struct sequence *s = c->running[i];
-        uint32_t wanted = blocks_wanted(s);
-        if (s->fork)
-            n += s->spare == KV_NO_BLOCK;
-        else if (s->state == SEQUENCE_PREFILL && wanted > s->n_blocks)
-            n += wanted - s->n_blocks;
+        struct sequence *v = c->running[i];
+        if (gives_way(v, s) && (!worst || worse_victim(v, worst)))
+            worst = v;
     }
-    return n;
-}
-
-static bool blocks_allow(const struct schedule *c, uint32_t wanted)
-{
-    return c->pool.n_free >= (uint64_t)wanted + blocks_promised(c) + c->watermark;
-}
-
-/* ---- planning ---- */
-
-static bool prompts_want_rows(const struct schedule *c)
-{
-    for (uint32_t i = 0; i < c->n_running; i++)
-        if (c->running[i]->state == SEQUENCE_PREFILL)
-            return true;
-    return !list_empty(&c->waiting) && c->n_running < c->config->max_num_seqs &&
-           blocks_allow(c, blocks_wanted(LIST_OF(c->waiting.next, struct sequence, queue)));
-}
-
-/* Rows that decodes may take: all, but where they alone would fill every step, a quarter of every
- * second one is for prompts. */
-static uint32_t decode_share(struct schedule *c)
-{
-    uint32_t n_decodes = 0, quarter = (c->budget + 3) / 4;
-    for (uint32_t i = 0; i < c->n_running; i++)
-        n_decodes += c->running[i]->state == SEQUENCE_DECODE;
-    if (n_decodes < c->budget || !prompts_want_rows(c))
-        return c->budget;
-    c->prompts_turn = !c->prompts_turn;
-    return c->prompts_turn ? c->budget - quarter : c->budget;
-}
-
-/* Decodes into c->turns: in order of admission, or, where they do not all fit, from the one behind
- * the last that was served. */
-static uint32_t decode_turns(struct schedule *c, uint32_t share)
-{
-    uint32_t n = 0, start = 0;
-    for (uint32_t i = 0; i < c->n_running; i++)
-        n += c->running[i]->state == SEQUENCE_DECODE;
-    if (n > share)
-        while (start < c->n_running && c->running[start]->admission <= c->served)
-            start++;
-    n = 0;
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        struct sequence *s = c->running[(start + i) % c->n_running];
-        if (s->state == SEQUENCE_DECODE)
-            c->turns[n++] = s;
-    }
-    return n;
-}
-
-static void plan_decodes(struct schedule *c, uint32_t share)
-{
-    uint32_t n = decode_turns(c, share);
-    for (uint32_t i = 0; i < n && share; i++) {
-        struct sequence *s = c->turns[i];
-        if (s->state != SEQUENCE_DECODE || !cover_by_force(c, s, s->n_tokens))
-            continue;
-        s->rows = 1;
-        c->budget--;
-        share--;
-        c->served = s->admission;
-    }
-}
-
-/* A choice shares the leader's full blocks; the partial last one it will own is taken now, so that
- * after the step nothing can be missing. */
-static void fork_choice(struct schedule *c, struct sequence *leader, struct sequence *s)
-{
-    enter_running(c, s);
-    s->fork = true;
-    c->budget--;
-    leader->n_forks++;
-    if (leader->n_prompt % GPU_KV_BLOCK == 0)
-        return;
-    s->spare = kv_pool_alloc(&c->pool);
-    assert(s->spare != KV_NO_BLOCK);
-    c->copy_dst[c->n_copies] = s->spare;
-    c->copy_src[c->n_copies++] = leader->blocks[leader->n_prompt / GPU_KV_BLOCK];
-}
-
-/* The leader's prompt is computed in this step: its last row draws the first tokens of all. */
-static void plan_forks(struct schedule *c, struct sequence *leader)
-{
-    leader->forks_from = c->n_running;
-    leader->n_forks = 0;
-    while (!list_empty(&leader->followers) && c->budget && c->n_running < c->config->max_num_seqs &&
-           blocks_allow(c, 1))
-        fork_choice(c, leader, LIST_OF(leader->followers.next, struct sequence, queue));
-    dismiss_followers(c, leader);
-}
-
-static void plan_chunk(struct schedule *c, struct sequence *s)
-{
-    uint32_t inputs = sequence_inputs(s), rows = inputs - s->n_computed;
-    if (c->config->prefill_chunk && rows > c->config->prefill_chunk)
-        rows = c->config->prefill_chunk;
-    if (rows > c->budget)
-        rows = c->budget;
-    uint32_t upto = s->n_computed + rows;
-    if (s == c->running[0])
-        cover_by_force(c, s, upto);
-    else
-        upto = cover_if_free(c, s, upto);
-    s->rows = upto - s->n_computed;
-    c->budget -= s->rows;
-    if (upto == inputs && !list_empty(&s->followers))
-        plan_forks(c, s);
-}
-
-static void plan_prefills(struct schedule *c)
-{
-    for (uint32_t i = 0; i < c->n_running && c->budget; i++)
-        if (c->running[i]->state == SEQUENCE_PREFILL && !c->running[i]->fork)
-            plan_chunk(c, c->running[i]);
-}
-
-/* Strictly in order: what does not fit keeps all behind it waiting. A sequence that was preempted
- * in this step is not back in it: its blocks were taken one by one until one was missing. */
-static void plan_admissions(struct schedule *c)
-{
-    while (!list_empty(&c->waiting) && c->budget && c->n_running < c->config->max_num_seqs) {
-        struct sequence *s = LIST_OF(c->waiting.next, struct sequence, queue);
-        uint32_t wanted = blocks_wanted(s);
-        if (c->n_running && !blocks_allow(c, wanted))
-            return;
-        assert(c->pool.n_free >= wanted); /* alone, every sequence fits */
-        enter_running(c, s);
-        plan_chunk(c, s);
-    }
-}
-
-/* ---- the step as plain data ---- */
-
-static void emit_output(struct schedule *c, struct sequence *s, uint32_t row, uint32_t position,
-                        int32_t target)
-{
-    uint32_t i = c->step.n_outputs++;
-    assert(i < c->config->max_num_batched_tokens);
-    c->outputs[i] = (struct gpu_output){
-        .row = row, .target = target, .position = position, .sampling = s->sampling};
-    c->output_of[i] = s;
-}
-
-/* Every row of a scored prompt says something of the token behind it, unless that was said before a
- * preemption. */
-static void emit_scores(struct schedule *c, struct sequence *s, uint32_t first_row)
-{
-    for (uint32_t i = 0; i < s->rows; i++) {
-        uint32_t position = s->n_computed + i + 1;
-        if (position >= s->ready)
-            emit_output(c, s, first_row + i, position, s->tokens[position]);
-    }
-}
-
-static void emit_draws(struct schedule *c, struct sequence *s, uint32_t last_row)
-{
-    if (s->n_computed + s->rows < s->n_tokens)
-        return;
-    emit_output(c, s, last_row, s->n_tokens, -1);
-    for (uint32_t i = 0; i < s->n_forks; i++)
-        emit_output(c, c->running[s->forks_from + i], last_row, s->n_tokens, -1);
-}
-
-static void emit_rows(struct schedule *c, struct sequence *s)
-{
-    uint32_t first_row = c->step.n_rows;
-    assert(s->n_computed + s->rows <= s->n_blocks * GPU_KV_BLOCK);
-    for (uint32_t b = s->n_computed / GPU_KV_BLOCK; b < s->n_blocks; b++)
-        assert(kv_pool_writable(&c->pool, s->blocks[b]));
-    c->seqs[c->step.n_seqs++] = (struct gpu_seq){.blocks = s->blocks,
-                                                 .pos = s->n_computed,
-                                                 .first_row = first_row,
-                                                 .n_rows = s->rows,
-                                                 .rope_len = s->n_prompt + s->max_tokens};
-    memcpy(c->tokens + first_row, s->tokens + s->n_computed, s->rows * sizeof *c->tokens);
-    c->step.n_rows += s->rows;
-    *(s->state == SEQUENCE_DECODE ? &c->decode_rows : &c->prefill_rows) += s->rows;
-    if (s->op == LLM_OP_SCORE)
-        emit_scores(c, s, first_row);
-    else
-        emit_draws(c, s, c->step.n_rows - 1);
-}
-
-static void emit_all(struct schedule *c, enum sequence_state state)
-{
-    for (uint32_t i = 0; i < c->n_running; i++)
-        if (c->running[i]->state == state && c->running[i]->rows)
-            emit_rows(c, c->running[i]);
-}
-
-void schedule_form(struct schedule *c, uint64_t now_ns)
-{
-    c->now_ns = now_ns;
-    c->budget = c->config->max_num_batched_tokens;
-    c->n_copies = c->decode_rows = c->prefill_rows = 0;
-    c->step.n_rows = c->step.n_seqs = c->step.n_outputs = 0;
-    for (uint32_t i = 0; i < c->n_running; i++)
-        c->running[i]->rows = c->running[i]->n_forks = 0;
-    plan_decodes(c, decode_share(c));
-    plan_prefills(c);
-    plan_admissions(c);
-    if (c->budget == c->config->max_num_batched_tokens) /* the prompts found no blocks */
-        plan_decodes(c, c->budget);
-    emit_all(c, SEQUENCE_DECODE);
-    emit_all(c, SEQUENCE_PREFILL);
-    assert(c->step.n_rows > 0 || (!c->n_running && !c->n_waiting));
-}
-
-/* ---- after the step ---- */
-
-static void adopt_prompt(struct schedule *c, const struct sequence *leader, struct sequence *s)
-{
-    uint32_t full = leader->n_prompt / GPU_KV_BLOCK;
-    assert(s->n_blocks == 0 && s->n_prompt == leader->n_prompt);
-    for (; s->n_blocks < full; s->n_blocks++) {
-        kv_pool_ref(&c->pool, leader->blocks[s->n_blocks]);
-        s->blocks[s->n_blocks] = leader->blocks[s->n_blocks];
-    }
-    if (s->spare != KV_NO_BLOCK)
-        s->blocks[s->n_blocks++] = s->spare;
-    s->spare = KV_NO_BLOCK;
-    s->fork = false;
-    s->n_computed = s->n_prompt;
-    s->state = SEQUENCE_DECODE;
-}
-
-void schedule_advance(struct schedule *c)
-{
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        struct sequence *s = c->running[i];
-        s->n_computed += s->rows;
-        s->rows = 0;
-        if (s->op == LLM_OP_GENERATE && s->n_computed == s->n_tokens)
-            s->state = SEQUENCE_DECODE;
-        for (uint32_t k = 0; k < s->n_forks; k++)
-            adopt_prompt(c, s, c->running[s->forks_from + k]);
-        s->n_forks = 0;
-    }
+    return worst;
 }

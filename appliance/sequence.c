@@ -21,6 +21,8 @@ static int map_memory(struct sequence_table *t, struct fail *f)
 {
     t->stride = (uint64_t)t->max_len * (sizeof(int32_t) + sizeof(float)) +
                 (uint64_t)kv_blocks_for(t->max_len) * sizeof(uint32_t);
+    t->stride = (t->stride + 7) & ~(uint64_t)7;
+    t->stride += (uint64_t)(t->max_len / GPU_KV_BLOCK) * sizeof(struct kv_hash);
     t->stride = (t->stride + STRIDE_ALIGN - 1) & ~(uint64_t)(STRIDE_ALIGN - 1);
     uint64_t bytes;
     if (__builtin_mul_overflow(t->stride, t->max_requests, &bytes) || bytes > SIZE_MAX / 2)
@@ -46,6 +48,8 @@ static void bind_slot(struct sequence_table *t, uint32_t slot)
     s->tokens = (int32_t *)(void *)at;
     s->logprobs = (float *)(void *)(at + (uint64_t)t->max_len * sizeof(int32_t));
     s->blocks = (uint32_t *)(void *)(s->logprobs + t->max_len);
+    uintptr_t hashes = (uintptr_t)(s->blocks + kv_blocks_for(t->max_len));
+    s->hashes = (struct kv_hash *)((hashes + 7) & ~(uintptr_t)7);
     t->free_stack[t->max_requests - 1 - slot] = slot;
 }
 
@@ -63,7 +67,8 @@ int sequence_table_create(struct sequence_table *t, uint32_t max_requests, uint3
     t->owners = calloc(max_requests, sizeof *t->owners);
     t->buckets = calloc(t->n_buckets, sizeof *t->buckets);
     int code = -ENOMEM;
-    if (!t->free_stack || !t->slots || !t->owners || !t->buckets)
+    if (!t->free_stack || !t->slots || !t->owners || !t->buckets ||
+        domains_create(&t->domains, max_requests))
         fail(f, code, "no memory for %u requests", max_requests);
     else
         code = map_memory(t, f);
@@ -90,6 +95,7 @@ void sequence_table_destroy(struct sequence_table *t)
     free(t->slots);
     free(t->owners);
     free(t->buckets);
+    domains_destroy(&t->domains);
     *t = (struct sequence_table){0};
 }
 
@@ -103,7 +109,7 @@ struct sequence_owner *sequence_owner(const struct sequence_table *t, uint32_t c
     return NULL;
 }
 
-static struct sequence_owner *owner_made(struct sequence_table *t, uint32_t client)
+static struct sequence_owner *owner_made(struct sequence_table *t, uint32_t client, uint32_t domain)
 {
     struct sequence_owner *o = sequence_owner(t, client);
     if (o)
@@ -113,16 +119,23 @@ static struct sequence_owner *owner_made(struct sequence_table *t, uint32_t clie
     list_remove(&o->hash);
     list_insert_before(bucket_of(t, client), &o->hash);
     o->client = client;
-    o->n_all = o->n_news = 0;
+    o->domain = domain_hold(&t->domains, domain);
+    o->n_all = o->n_news = o->n_running = o->unread = 0;
+    o->served = t->served;
     list_init(&o->all);
     list_init(&o->news);
     list_init(&o->due);
+    list_init(&o->hungry);
+    for (int i = 0; i < SEQUENCE_CLASSES; i++)
+        list_init(&o->waiting[i]);
     return o;
 }
 
 static void owner_free(struct sequence_table *t, struct sequence_owner *o)
 {
-    assert(list_empty(&o->news) && !o->n_news && list_empty(&o->due));
+    assert(list_empty(&o->news) && !o->n_news && list_empty(&o->due) && list_empty(&o->hungry));
+    assert(!o->n_running && !o->unread);
+    domain_drop(&t->domains, o->domain);
     list_remove(&o->hash);
     list_insert_before(t->free_owners.next, &o->hash);
 }
@@ -133,41 +146,79 @@ int32_t *sequence_next_tokens(struct sequence_table *t)
     return t->slots[t->free_stack[t->n_free - 1]].tokens;
 }
 
-struct sequence *sequence_take(struct sequence_table *t, uint32_t client)
+/* As if it had just come from that client. */
+static void join_owner(struct sequence_table *t, struct sequence *s, uint32_t client,
+                       uint32_t domain)
+{
+    s->owner = owner_made(t, client, domain);
+    s->domain = s->owner->domain;
+    s->order = t->arrivals++;
+    s->state = SEQUENCE_WAITING;
+    list_insert_before(&s->owner->all, &s->kin);
+    s->owner->n_all++;
+    s->domain->requests++;
+}
+
+static void leave_owner(struct sequence_table *t, struct sequence *s)
+{
+    struct sequence_owner *o = s->owner;
+    if (!list_empty(&s->news)) {
+        list_remove(&s->news);
+        o->n_news--;
+    }
+    o->unread -= sequence_unsent(s);
+    list_remove(&s->kin);
+    o->n_all--;
+    s->domain->requests--;
+    s->owner = NULL;
+    if (list_empty(&o->all))
+        owner_free(t, o);
+}
+
+struct sequence *sequence_take(struct sequence_table *t, uint32_t client, uint32_t domain)
 {
     assert(t->n_free > 0);
     struct sequence *s = &t->slots[t->free_stack[--t->n_free]];
     assert(s->state == SEQUENCE_FREE);
-    *s = (struct sequence){.owner = owner_made(t, client),
-                           .order = t->arrivals++,
-                           .state = SEQUENCE_WAITING,
-                           .tokens = s->tokens,
+    *s = (struct sequence){.tokens = s->tokens,
                            .logprobs = s->logprobs,
                            .blocks = s->blocks,
+                           .hashes = s->hashes,
+                           .due_ns = UINT64_MAX,
+                           .expires_ns = UINT64_MAX,
+                           .queue_expires_ns = UINT64_MAX,
                            .spare = KV_NO_BLOCK};
     list_init(&s->news);
     list_init(&s->queue);
+    list_init(&s->turn);
+    list_init(&s->lease);
     list_init(&s->followers);
-    list_insert_before(&s->owner->all, &s->kin);
-    s->owner->n_all++;
+    join_owner(t, s, client, domain);
     return s;
 }
 
 void sequence_release(struct sequence_table *t, struct sequence *s)
 {
     assert(s->state != SEQUENCE_FREE && s->n_blocks == 0 && s->spare == KV_NO_BLOCK);
-    assert(list_empty(&s->queue) && list_empty(&s->followers));
-    struct sequence_owner *o = s->owner;
-    if (!list_empty(&s->news)) {
-        list_remove(&s->news);
-        o->n_news--;
-    }
-    list_remove(&s->kin);
-    o->n_all--;
+    assert(list_empty(&s->queue) && list_empty(&s->followers) && list_empty(&s->lease));
+    assert(!s->session);
+    if (s->owner)
+        leave_owner(t, s);
     s->state = SEQUENCE_FREE;
     t->free_stack[t->n_free++] = (uint32_t)(s - t->slots);
-    if (list_empty(&o->all))
-        owner_free(t, o);
+}
+
+void sequence_attach(struct sequence_table *t, struct sequence *s, uint32_t client, uint32_t domain)
+{
+    assert(s->state == SEQUENCE_IDLE && !s->owner);
+    join_owner(t, s, client, domain);
+}
+
+void sequence_detach(struct sequence_table *t, struct sequence *s)
+{
+    assert(s->owner && list_empty(&s->queue) && list_empty(&s->followers));
+    leave_owner(t, s);
+    s->state = SEQUENCE_IDLE;
 }
 
 struct sequence *sequence_first(const struct sequence_owner *o)

@@ -1,16 +1,19 @@
 /* sequence.h - the sequences that the engine knows: slots, histories, owners. One choice of one
- * request is one sequence.
+ * request is one sequence; a session is one too, for as long as it is open.
  *
  * A slot's memory, one stride of a single mapping made at start and touched only as far as it is
  * used:
  *     tokens s32[max_len] | logprobs f32[max_len] | block table u32[max_len / 16, rounded up]
+ *     | hashes of full blocks, 16 bytes each [max_len / 16]
  *
  * Invariants
  *   1. Free slots form a stack: the one used last is used next, so that few pages are ever touched.
- *   2. 0 <= n_computed <= n_tokens <= max_len; the KV of positions below n_computed is in the pool.
+ *   2. 0 <= n_computed <= n_tokens <= max_len; the KV of positions below n_computed is in the pool,
+ *      in blocks[]; n_hashed <= n_computed / 16 blocks have their hash in hashes[].
  *   3. Tokens of the history below `ready` may be delivered; `sent` of them, counted from `base`,
- *      were. Neither ever shrinks.
- *   4. An owner exists exactly while its client has a sequence.
+ *      were. Neither ever shrinks while a request runs.
+ *   4. An owner exists exactly while its client has a sequence; a domain while it has an owner or a
+ *      session. An idle session has no owner.
  */
 #ifndef LLMD_SEQUENCE_H
 #define LLMD_SEQUENCE_H
@@ -21,36 +24,59 @@
 #include "../gpu/fail.h"
 #include "../gpu/gpu.h"
 #include "../shm/llm_abi.h"
+#include "domain.h"
+#include "kv_pool.h"
 #include "list.h"
 
 enum sequence_state {
     SEQUENCE_FREE,
-    SEQUENCE_WAITING, /* in the queue, or among the followers of a leader; holds no blocks */
+    SEQUENCE_IDLE,    /* a session that nobody uses now */
+    SEQUENCE_WAITING, /* in the queue, or among the followers of a leader */
     SEQUENCE_PREFILL, /* running; the history is not yet in the pool */
     SEQUENCE_DECODE,  /* running; everything but the last token is in the pool */
-    SEQUENCE_ENDING   /* tokens wait for ring room; holds no blocks */
+    SEQUENCE_ENDING   /* tokens wait for ring room */
+    /* Blocks that one which does not run holds are a lease: it may lose them at any time. */
 };
+
+enum { SEQUENCE_CLASSES = 3 }; /* of priority; 0 goes first */
+
+struct session;
 
 /* A client, as far as it has sequences. */
 struct sequence_owner {
     uint32_t client;
+    struct domain *domain;
     uint32_t n_all, n_news; /* lengths of the lists */
-    struct list hash;       /* the bucket's chain, or the free owners */
-    struct list all;        /* its sequences */
-    struct list news;       /* those with tokens to deliver, the one whose turn is next first */
-    struct list due;        /* node: owners that the end of this step delivers to */
+    uint32_t n_running;
+    uint32_t unread;    /* tokens that may be delivered and were not */
+    uint64_t served;    /* rows that were computed for it, on the queue's scale (queue.h) */
+    struct list hungry; /* node: owners with something in the queue */
+    struct list waiting[SEQUENCE_CLASSES]; /* its own of each class, the most urgent first */
+    struct list hash;                      /* the bucket's chain, or the free owners */
+    struct list all;                       /* its sequences */
+    struct list news; /* those with tokens to deliver, the one whose turn is next first */
+    struct list due;  /* node: owners that the end of this step delivers to */
 };
 
 struct sequence {
     struct sequence_owner *owner;
-    struct list kin;   /* node of owner->all */
-    struct list news;  /* node of owner->news */
-    struct list queue; /* node of the waiting queue or of a leader's followers */
+    struct domain *domain;
+    struct session *session; /* NULL: none */
+    struct list kin;         /* node of owner->all */
+    struct list news;        /* node of owner->news */
+    struct list queue;       /* node of the waiting queue or of a leader's followers */
+    struct list turn;        /* node of owner->waiting[class] */
+    struct list lease;       /* node of the schedule's leases */
 
     uint64_t user_data;
-    uint64_t order;     /* of arrival: no two alike */
-    uint64_t admission; /* number of its last admission */
+    uint64_t order;                        /* of arrival: no two alike */
+    uint64_t admission;                    /* number of its last admission */
+    uint64_t due_ns;                       /* when its first token is due; UINT64_MAX: at no time */
+    uint64_t expires_ns, queue_expires_ns; /* total and queue timeout; UINT64_MAX: none */
+    uint64_t max_itl_ns;                   /* promised gap; 0: none */
     uint32_t choice;
+    uint8_t class; /* of priority */
+    bool fresh;    /* has brought nothing since its last admission: is not thrown out lightly */
     enum sequence_state state;
     enum llm_op op;
     uint8_t flags;
@@ -65,13 +91,17 @@ struct sequence {
 
     uint32_t *blocks; /* (n_blocks) block table */
     uint32_t n_blocks;
-    uint32_t rows; /* in the step that is being formed or run */
+    struct kv_hash *hashes; /* (n_hashed) of the first full blocks */
+    uint32_t n_hashed;
+    uint32_t n_cached; /* prompt tokens that the prefix cache or the session had, first admission */
+    uint32_t was_computed; /* the most that n_computed ever was: below it rows are computed again */
+    uint32_t rows;         /* in the step that is being formed or run */
 
     /* choices: the first one computes the prompt for all; the others wait on its list */
-    struct sequence *leader;      /* of a follower */
-    struct list followers;        /* of a leader */
-    uint32_t forks_from, n_forks; /* of a leader in a step: where its forks are in running[] */
-    bool fork;      /* in a step: its first token is drawn from the leader's last row */
+    struct sequence *leader; /* of a follower, and of a fork until the end of its step */
+    struct list followers;   /* of a leader */
+    uint32_t n_forks;        /* of a leader in a step */
+    bool fork;               /* in a step: its first token is drawn from the leader's last row */
     uint32_t spare; /* of such a fork: the block that becomes its last one, or KV_NO_BLOCK */
 
     uint64_t t_arrival, t_admit, t_first, t_last;
@@ -88,7 +118,9 @@ struct sequence_table {
     struct list free_owners;
     struct list *buckets; /* (n_buckets) a power of two */
     uint32_t n_buckets;
+    struct domains domains;
     uint64_t arrivals;
+    uint64_t served; /* where a new owner's count begins */
 };
 
 /* 0; -EINVAL, -ENOMEM. */
@@ -100,12 +132,19 @@ void sequence_table_destroy(struct sequence_table *t);
 int32_t *sequence_next_tokens(struct sequence_table *t);
 
 /* A slot for that client, state WAITING, zero but for owner, order and memory. Its tokens are what
- * sequence_next_tokens was filled with. A slot must be free. */
-struct sequence *sequence_take(struct sequence_table *t, uint32_t client);
+ * sequence_next_tokens was filled with. A slot must be free. `domain` is looked at where the client
+ * has no sequence yet. */
+struct sequence *sequence_take(struct sequence_table *t, uint32_t client, uint32_t domain);
 
 /* Gives the slot back; the sequence holds no blocks and is in no queue. Frees the owner with its
  * last sequence. */
 void sequence_release(struct sequence_table *t, struct sequence *s);
+
+/* An idle session's sequence is used by a client: as if it had been taken by it, order and all. */
+void sequence_attach(struct sequence_table *t, struct sequence *s, uint32_t client,
+                     uint32_t domain);
+/* The opposite: state IDLE, no owner; the domain stays. */
+void sequence_detach(struct sequence_table *t, struct sequence *s);
 
 /* NULL where the client has no sequence. */
 struct sequence_owner *sequence_owner(const struct sequence_table *t, uint32_t client);
@@ -118,17 +157,31 @@ static inline bool sequence_running(const struct sequence *s)
     return s->state == SEQUENCE_PREFILL || s->state == SEQUENCE_DECODE;
 }
 
-/* Tokens of the history whose KV is needed before its next result: a scored prompt's last token is
- * never an input. */
+/* What a request asks for: log-probabilities of tokens that are known. */
+static inline bool sequence_scores(const struct sequence *s)
+{
+    return s->op == LLM_OP_SCORE || s->op == LLM_OP_CHOOSE;
+}
+
+/* Tokens of the history whose KV is needed before its next result. Only a generation needs that of
+ * the last one: in a session it waits until the generation begins. */
 static inline uint32_t sequence_inputs(const struct sequence *s)
 {
-    return s->op == LLM_OP_SCORE ? s->n_prompt - 1 : s->n_tokens;
+    return s->op == LLM_OP_GENERATE || !s->n_tokens ? s->n_tokens : s->n_tokens - 1;
 }
 
 /* Tokens whose KV will be needed in its whole life: the last token is never an input. */
 static inline uint32_t sequence_inputs_in_all(const struct sequence *s)
 {
-    return s->op == LLM_OP_SCORE ? s->n_prompt - 1 : s->n_prompt + s->max_tokens - 1;
+    return s->op == LLM_OP_GENERATE ? s->n_prompt + s->max_tokens - 1 : sequence_inputs(s);
+}
+
+/* Tokens whose KV may come from elsewhere: every row behind them has still to say something. */
+static inline uint32_t sequence_reusable(const struct sequence *s)
+{
+    if (sequence_scores(s))
+        return s->ready - 1;
+    return s->n_tokens ? s->n_tokens - 1 : 0;
 }
 
 static inline uint32_t sequence_unsent(const struct sequence *s)

@@ -20,4 +20,9 @@ struct submission_verdict submission_check(const struct llm_sqe *q,
 struct submission_verdict submission_check_tokens(const int32_t *tokens, uint32_t n,
                                                   uint32_t vocab);
 
+/* Prompt and output tokens that one sequence may have. */
+uint32_t submission_longest(const struct engine_config *config);
+/* Blocks that one domain may pin. */
+uint32_t submission_pin_quota(const struct engine_config *config);
+
 #endif

@@ -86,7 +86,12 @@ enum gpu_activations {
     GPU_ACT_INT8,
     GPU_ACT_F32
 }; /* AUTO: int8 for quantized weights, else f32 */
-enum gpu_kv_type { GPU_KV_F16, GPU_KV_F32 };
+enum gpu_kv_type {
+    GPU_KV_F16,
+    GPU_KV_F32,
+    GPU_KV_INT8, /* with one f32 scale for each token, kv head, and K or V */
+    GPU_KV_TYPES
+};
 
 struct gpu_config {
     uint32_t threads;     /* 0: one for each CPU that this process may run on */

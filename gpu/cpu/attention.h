@@ -1,10 +1,16 @@
 /* attention.h - paged attention on the CPU: the KV pool's layout, the store, the product.
  *
- * KV pool layout, one layer, one block of 16 tokens, elements of f16 or f32; for each kv head:
+ * KV pool layout, one layer, one block of 16 tokens, elements of f16, f32 or int8; for each kv head:
  *     K  [head_dim][16]   keys side by side: one load gives element d of 8 keys
+ *        [16]             int8 only: f32 scales, one a key
  *     V  [16][head_dim]
+ *        [16]             likewise
  * Block b of a layer lies at b * block_stride: blocks of several layers may lie side by side. Keys
  * past a sequence's end are never multiplied into a result.
+ *
+ * int8: x is stored as round(x * (127 / m)), ties to even, with scale m / 127, where m is the highest
+ * magnitude among the head_dim elements of that token, kv head, and K or V; no other token takes
+ * part. m below 127 * 2^-126: all 0, scale 0. An infinity or a NaN among them: all 0, scale NaN.
  *
  * Numerics (design: pure logits). K and V are read only as stored, the current rows' own included.
  * Keys go in tiles of 16 (= a block) at absolute positions; ATTN_SPAN keys make a span, whose
@@ -36,7 +42,7 @@ size_t attn_block_bytes(const struct attn_shape *s);
 struct attn_kernels {
     /* Stores k and v, each (kv_heads * head_dim) f32, already rotated, of the token at `pos` into
      * its block of `layer_pool` (64-byte aligned; block id from the table). Rounds to nearest even
-     * for f16. */
+     * where the elements are not f32. */
     void (*store)(const struct attn_shape *s, void *layer_pool, const uint32_t *blocks,
                   uint32_t pos, const float *k, const float *v);
     /* Attention of `n_rows` consecutive rows of one sequence, first at position pos, for the query

@@ -6,18 +6,59 @@
 
 /* ---- store ---- */
 
-static void put(const struct attn_shape *s, void *tile, size_t element, float x)
+/* |x| <= 127 and a rounding error. */
+static int8_t round_int8(float x)
 {
-    if (s->kv_type == GPU_KV_F16)
-        ((uint16_t *)tile)[element] = math_to_f16(x);
-    else
-        ((float *)tile)[element] = x;
+    return (int8_t)(math_bits(x + MATH_ROUND) - math_bits(MATH_ROUND));
 }
 
 static float get(const struct attn_shape *s, const void *tile, size_t element)
 {
-    return s->kv_type == GPU_KV_F16 ? math_from_f16(((const uint16_t *)tile)[element])
-                                    : ((const float *)tile)[element];
+    switch (s->kv_type) {
+    case GPU_KV_F16:
+        return math_from_f16(((const uint16_t *)tile)[element]);
+    case GPU_KV_INT8:
+        return ((const int8_t *)tile)[element];
+    default:
+        return ((const float *)tile)[element];
+    }
+}
+
+/* What makes a product with stored elements one with the values: 1 where they are the values. */
+static float scale_of(const struct attn_shape *s, const char *tile, uint32_t slot)
+{
+    if (s->kv_type != GPU_KV_INT8)
+        return 1.0f;
+    return ((const float *)(tile + attn_scales_offset(s)))[slot];
+}
+
+/* Element d of x goes to place + d * step of the tile. */
+static void put_int8(const struct attn_shape *s, char *tile, uint32_t slot, size_t place,
+                     size_t step, const float *x)
+{
+    uint32_t top = 0;
+    for (uint32_t d = 0; d < s->head_dim; d++) {
+        uint32_t magnitude = math_bits(x[d]) & 0x7fffffffu;
+        top = magnitude > top ? magnitude : top;
+    }
+    struct attn_int8 i = attn_int8(top);
+    for (uint32_t d = 0; d < s->head_dim; d++)
+        ((int8_t *)tile)[place + d * step] = i.multiplier > 0 ? round_int8(x[d] * i.multiplier) : 0;
+    ((float *)(tile + attn_scales_offset(s)))[slot] = i.scale;
+}
+
+static void put(const struct attn_shape *s, char *tile, uint32_t slot, size_t place, size_t step,
+                const float *x)
+{
+    if (s->kv_type == GPU_KV_INT8) {
+        put_int8(s, tile, slot, place, step, x);
+        return;
+    }
+    for (uint32_t d = 0; d < s->head_dim; d++)
+        if (s->kv_type == GPU_KV_F16)
+            ((uint16_t *)tile)[place + d * step] = math_to_f16(x[d]);
+        else
+            ((float *)tile)[place + d * step] = x[d];
 }
 
 static void store(const struct attn_shape *s, void *layer_pool, const uint32_t *blocks,
@@ -28,10 +69,8 @@ static void store(const struct attn_shape *s, void *layer_pool, const uint32_t *
     for (uint32_t h = 0; h < s->kv_heads; h++) {
         char *k_tile = (char *)layer_pool + attn_tile_offset(s, blocks[pos / ATTN_TILE], h);
         char *v_tile = k_tile + attn_tile_bytes(s);
-        for (uint32_t d = 0; d < s->head_dim; d++) {
-            put(s, k_tile, (size_t)d * ATTN_TILE + slot, k[h * s->head_dim + d]);
-            put(s, v_tile, (size_t)slot * s->head_dim + d, v[h * s->head_dim + d]);
-        }
+        put(s, k_tile, slot, slot, ATTN_TILE, k + (size_t)h * s->head_dim);
+        put(s, v_tile, slot, (size_t)slot * s->head_dim, 1, v + (size_t)h * s->head_dim);
     }
 }
 
@@ -64,7 +103,7 @@ static float score(const struct keys *keys, uint32_t position, const float *q)
     for (uint32_t d = 0; d < keys->shape->head_dim; d++)
         sum = __builtin_fmaf(
             q[d], get(keys->shape, tile, (size_t)d * ATTN_TILE + position % ATTN_TILE), sum);
-    return sum;
+    return sum * scale_of(keys->shape, tile, position % ATTN_TILE);
 }
 
 /* weights: n scores in, exp(score - m) out. */
@@ -91,10 +130,10 @@ static void weigh(const struct keys *keys, uint32_t start, unsigned n, struct sp
         span->o[d] = 0.0f;
     for (unsigned j = 0; j < n; j++) {
         const char *tile = tile_of(keys, start + j) + attn_tile_bytes(keys->shape);
+        float weight = span->weights[j] * scale_of(keys->shape, tile, j % ATTN_TILE);
         for (uint32_t d = 0; d < head_dim; d++)
             span->o[d] = __builtin_fmaf(
-                span->weights[j], get(keys->shape, tile, (size_t)(j % ATTN_TILE) * head_dim + d),
-                span->o[d]);
+                weight, get(keys->shape, tile, (size_t)(j % ATTN_TILE) * head_dim + d), span->o[d]);
     }
 }
 

@@ -4,7 +4,7 @@
  * A pair is one (row, query head) of the kv head; pairs are numbered row by row. A group of pairs
  * walks the keys span by span, so that a span's K and V stay in the cache for the whole group; in a
  * group, register blocks of up to six pairs keep their sums in registers and share each load and
- * f16 conversion of K and V. One decode row with its query heads is simply a small group. How pairs
+ * conversion of K and V. One decode row with its query heads is simply a small group. How pairs
  * fall into blocks changes nothing: every sum belongs to one pair and takes its own steps.
  *
  * Keys past the end of a sequence lie in lanes of the last tile of their own: such lanes are
@@ -43,6 +43,7 @@ struct task {
 struct span_keys {
     uint32_t start;
     size_t v_offset; /* bytes from a K tile to its V tile */
+    size_t scales;   /* bytes from a tile to its scales, where it has them */
     const char *tile[ATTN_SPAN_TILES];
     const char *next[ATTN_SPAN_TILES]; /* of the next span; of this one where it has none */
 };
@@ -84,6 +85,48 @@ static void store_f32(uint32_t head_dim, uint32_t slot, float *k_tile, float *v_
     memcpy(v_tile + slot * head_dim, v, head_dim * sizeof *v);
 }
 
+/* The highest magnitude's bits. */
+static uint32_t top_bits(uint32_t n, const float *x)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_setzero_si256();
+    for (uint32_t d = 0; d < n; d += 8) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + d));
+        top = _mm256_max_epi32(top, _mm256_and_si256(bits, magnitude));
+    }
+    __m128i t = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    t = _mm_max_epi32(t, _mm_unpackhi_epi64(t, t));
+    t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 1));
+    return (uint32_t)_mm_cvtsi128_si32(t);
+}
+
+/* Eight elements in the low bytes. A multiplier of 0 gives 0, whatever x is. */
+INLINE __m128i to_int8(const float *x, float multiplier)
+{
+    __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(multiplier));
+    __m256i whole = _mm256_cvtps_epi32(multiplier > 0 ? scaled : _mm256_setzero_ps());
+    __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    return _mm_packs_epi16(words, words);
+}
+
+static void store_int8(uint32_t head_dim, uint32_t slot, int8_t *k_tile, int8_t *v_tile,
+                       const float *k, const float *v)
+{
+    struct attn_int8 ki = attn_int8(top_bits(head_dim, k));
+    struct attn_int8 vi = attn_int8(top_bits(head_dim, v));
+    for (uint32_t d = 0; d < head_dim; d += 8) {
+        int8_t column[8];
+        _mm_storel_epi64((__m128i *)(void *)column, to_int8(k + d, ki.multiplier));
+        for (uint32_t i = 0; i < 8; i++)
+            k_tile[(d + i) * ATTN_TILE + slot] = column[i];
+        _mm_storel_epi64((__m128i *)(void *)(v_tile + slot * head_dim + d),
+                         to_int8(v + d, vi.multiplier));
+    }
+    ((float *)(void *)(k_tile + (size_t)head_dim * ATTN_TILE))[slot] = ki.scale;
+    ((float *)(void *)(v_tile + (size_t)head_dim * ATTN_TILE))[slot] = vi.scale;
+}
+
 static void store(const struct attn_shape *s, void *layer_pool, const uint32_t *blocks,
                   uint32_t pos, const float *k, const float *v)
 {
@@ -94,6 +137,8 @@ static void store(const struct attn_shape *s, void *layer_pool, const uint32_t *
         void *k_tile = tile, *v_tile = tile + attn_tile_bytes(s);
         if (s->kv_type == GPU_KV_F16)
             store_f16(s->head_dim, slot, k_tile, v_tile, k, v);
+        else if (s->kv_type == GPU_KV_INT8)
+            store_int8(s->head_dim, slot, k_tile, v_tile, k, v);
         else
             store_f32(s->head_dim, slot, k_tile, v_tile, k, v);
         k += s->head_dim;
@@ -103,25 +148,38 @@ static void store(const struct attn_shape *s, void *layer_pool, const uint32_t *
 
 /* ---- scores ---- */
 
-INLINE __m256 load8(const void *p, size_t element, bool half)
+INLINE __m256 load8(const void *p, size_t element, enum gpu_kv_type type)
 {
-    if (half)
+    if (type == GPU_KV_F16)
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)p + element)));
+    if (type == GPU_KV_INT8)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(
+            _mm_loadl_epi64((const __m128i *)(const void *)((const int8_t *)p + element))));
     return _mm256_loadu_ps((const float *)p + element);
 }
 
 /* While K is read, its V is fetched; while V is read, the next span's K: tiles lie anywhere and are
  * too short for the hardware to run ahead. Into the second level: in the first they would push out
  * what a block still needs. */
-INLINE void prefetch(const char *p, size_t element, bool half)
+INLINE void prefetch(const char *p, size_t element, enum gpu_kv_type type)
 {
-    _mm_prefetch(p + element * (half ? 2 : 4), _MM_HINT_T1);
+    _mm_prefetch(p + element * (type == GPU_KV_F16 ? 2 : type == GPU_KV_INT8 ? 1 : 4), _MM_HINT_T1);
+}
+
+/* x of eight keys, times their scales where there are such. */
+INLINE __m256 scaled(__m256 x, const char *scales, unsigned key, enum gpu_kv_type type)
+{
+    if (type != GPU_KV_INT8)
+        return x;
+    return _mm256_mul_ps(x, _mm256_loadu_ps((const float *)(const void *)scales + key));
 }
 
 /* Scores of `tiles` tiles for `pairs` pairs; both constants where this is inlined. */
-INLINE void score(const struct block *b, const char *const *tile, size_t v_offset, float *weights,
-                  unsigned pairs, unsigned tiles, bool half)
+INLINE void score(const struct block *b, const struct span_keys *keys, unsigned first,
+                  float *weights, unsigned pairs, unsigned tiles, enum gpu_kv_type type)
 {
+    const char *const *tile = keys->tile + first;
+    weights += first * ATTN_TILE;
     __m256 sum[ATTN_BLOCK_PAIRS][TILES_MAX][2];
     UNROLL
     for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
@@ -132,9 +190,9 @@ INLINE void score(const struct block *b, const char *const *tile, size_t v_offse
     for (uint32_t d = 0; d < b->head_dim; d++) {
         UNROLL
         for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
-            prefetch(tile[t] + v_offset, (size_t)d * ATTN_TILE, half);
-            __m256 low = load8(tile[t], (size_t)d * ATTN_TILE, half);
-            __m256 high = load8(tile[t], (size_t)d * ATTN_TILE + 8, half);
+            prefetch(tile[t] + keys->v_offset, (size_t)d * ATTN_TILE, type);
+            __m256 low = load8(tile[t], (size_t)d * ATTN_TILE, type);
+            __m256 high = load8(tile[t], (size_t)d * ATTN_TILE + 8, type);
             UNROLL
             for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
                 __m256 q = _mm256_broadcast_ss(b->q + (size_t)d * pairs + p);
@@ -144,24 +202,26 @@ INLINE void score(const struct block *b, const char *const *tile, size_t v_offse
         }
     }
     UNROLL
-    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
+    for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
+        if (type == GPU_KV_INT8)
+            _mm_prefetch(tile[t] + keys->v_offset + keys->scales, _MM_HINT_T1);
         UNROLL
-        for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
-            _mm256_storeu_ps(weights + p * ATTN_SPAN + t * ATTN_TILE, sum[p][t][0]);
-            _mm256_storeu_ps(weights + p * ATTN_SPAN + t * ATTN_TILE + 8, sum[p][t][1]);
+        for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
+            float *to = weights + p * ATTN_SPAN + t * ATTN_TILE;
+            _mm256_storeu_ps(to, scaled(sum[p][t][0], tile[t] + keys->scales, 0, type));
+            _mm256_storeu_ps(to + 8, scaled(sum[p][t][1], tile[t] + keys->scales, 8, type));
         }
     }
 }
 
 INLINE void score_span(const struct block *b, const struct span_keys *keys, unsigned n_tiles,
-                       float *weights, unsigned pairs, bool half)
+                       float *weights, unsigned pairs, enum gpu_kv_type type)
 {
     unsigned t = 0;
     for (; t + TILES(pairs) <= n_tiles; t += TILES(pairs))
-        score(b, keys->tile + t, keys->v_offset, weights + t * ATTN_TILE, pairs, TILES(pairs),
-              half);
+        score(b, keys, t, weights, pairs, TILES(pairs), type);
     for (; t < n_tiles; t++)
-        score(b, keys->tile + t, keys->v_offset, weights + t * ATTN_TILE, pairs, 1, half);
+        score(b, keys, t, weights, pairs, 1, type);
 }
 
 /* ---- weights ---- */
@@ -208,13 +268,23 @@ static void soften(float *weights, unsigned n, float *m, float *l)
     *l = total(sum);
 }
 
+/* What the stored integers of V are multiplied with: of n keys, weight * scale. */
+static void scale_weights(const struct span_keys *keys, unsigned n, float *weights)
+{
+    for (unsigned j = 0; j < n; j += 8) {
+        const char *scales = keys->tile[j / ATTN_TILE] + keys->v_offset + keys->scales;
+        __m256 w = _mm256_loadu_ps(weights + j);
+        _mm256_storeu_ps(weights + j, scaled(w, scales, j % ATTN_TILE, GPU_KV_INT8));
+    }
+}
+
 /* ---- weighted sum of V ---- */
 
 /* sum += weight * value, one key. Holds whichever are fewer in registers: the weights or the
  * values.
  */
 INLINE void add_key(const char *tile, size_t at, const float *weights, __m256 (*sum)[VECTORS_MAX],
-                    unsigned pairs, unsigned vectors, bool half)
+                    unsigned pairs, unsigned vectors, enum gpu_kv_type type)
 {
     __m256 held[VECTORS_MAX];
     if (pairs < vectors) {
@@ -223,7 +293,7 @@ INLINE void add_key(const char *tile, size_t at, const float *weights, __m256 (*
             held[p] = _mm256_broadcast_ss(weights + p * ATTN_SPAN);
         UNROLL
         for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++) {
-            __m256 value = load8(tile, at + v * 8, half);
+            __m256 value = load8(tile, at + v * 8, type);
             UNROLL
             for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++)
                 sum[p][v] = _mm256_fmadd_ps(held[p], value, sum[p][v]);
@@ -231,7 +301,7 @@ INLINE void add_key(const char *tile, size_t at, const float *weights, __m256 (*
     } else {
         UNROLL
         for (unsigned v = 0; v < VECTORS_MAX && v < vectors; v++)
-            held[v] = load8(tile, at + v * 8, half);
+            held[v] = load8(tile, at + v * 8, type);
         UNROLL
         for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
             __m256 weight = _mm256_broadcast_ss(weights + p * ATTN_SPAN);
@@ -246,7 +316,7 @@ INLINE void add_key(const char *tile, size_t at, const float *weights, __m256 (*
  * on. */
 INLINE void weigh(uint32_t head_dim, const struct span_keys *keys, unsigned from, unsigned end,
                   uint32_t d, const float *weights, float *o, unsigned pairs, unsigned vectors,
-                  bool half, bool first)
+                  enum gpu_kv_type type, bool first)
 {
     __m256 sum[ATTN_BLOCK_PAIRS][VECTORS_MAX];
     UNROLL
@@ -263,8 +333,8 @@ INLINE void weigh(uint32_t head_dim, const struct span_keys *keys, unsigned from
         stop = stop < end ? stop : end;
         for (; j < stop; j++) {
             size_t at = (size_t)(j % ATTN_TILE) * head_dim + d;
-            prefetch(next, at, half);
-            add_key(tile, at, weights + j, sum, pairs, vectors, half);
+            prefetch(next, at, type);
+            add_key(tile, at, weights + j, sum, pairs, vectors, type);
         }
     }
     UNROLL
@@ -276,28 +346,32 @@ INLINE void weigh(uint32_t head_dim, const struct span_keys *keys, unsigned from
 }
 
 INLINE void weigh_heads(uint32_t head_dim, const struct span_keys *keys, unsigned from,
-                        unsigned end, const float *weights, float *o, unsigned pairs, bool half,
-                        bool first)
+                        unsigned end, const float *weights, float *o, unsigned pairs,
+                        enum gpu_kv_type type, bool first)
 {
     uint32_t d = 0;
     for (; d + 8 * VECTORS(pairs) <= head_dim; d += 8 * VECTORS(pairs))
-        weigh(head_dim, keys, from, end, d, weights, o, pairs, VECTORS(pairs), half, first);
+        weigh(head_dim, keys, from, end, d, weights, o, pairs, VECTORS(pairs), type, first);
     for (; d < head_dim; d += 8)
-        weigh(head_dim, keys, from, end, d, weights, o, pairs, 1, half, first);
+        weigh(head_dim, keys, from, end, d, weights, o, pairs, 1, type, first);
 }
 
 /* One pair goes on alone: keys that others of its block do not see. */
-static void weigh_rest_f16(uint32_t head_dim, const struct span_keys *keys, unsigned from,
-                           unsigned end, const float *weights, float *o)
-{
-    weigh_heads(head_dim, keys, from, end, weights, o, 1, true, false);
-}
+#define WEIGH_REST(type)                                                                           \
+    static void weigh_rest_##type(uint32_t head_dim, const struct span_keys *keys, unsigned from,  \
+                                  unsigned end, const float *weights, float *o)                    \
+    {                                                                                              \
+        weigh_heads(head_dim, keys, from, end, weights, o, 1, type, false);                        \
+    }
+WEIGH_REST(GPU_KV_F16)
+WEIGH_REST(GPU_KV_F32)
+WEIGH_REST(GPU_KV_INT8)
 
-static void weigh_rest_f32(uint32_t head_dim, const struct span_keys *keys, unsigned from,
-                           unsigned end, const float *weights, float *o)
-{
-    weigh_heads(head_dim, keys, from, end, weights, o, 1, false, false);
-}
+static void (*const weigh_rest[GPU_KV_TYPES])(uint32_t, const struct span_keys *, unsigned,
+                                              unsigned, const float *,
+                                              float *) = {[GPU_KV_F16] = weigh_rest_GPU_KV_F16,
+                                                          [GPU_KV_F32] = weigh_rest_GPU_KV_F32,
+                                                          [GPU_KV_INT8] = weigh_rest_GPU_KV_INT8};
 
 /* ---- one span of one block ---- */
 
@@ -323,7 +397,7 @@ static void merge(struct block *b, unsigned p, float m, float l, const float *o,
 
 /* scratch: (pairs, ATTN_SPAN) weights, then (pairs, head_dim) o of the span. */
 INLINE void span_of_block(struct block *b, const struct span_keys *keys, float *scratch,
-                          unsigned pairs, bool half)
+                          unsigned pairs, enum gpu_kv_type type)
 {
     float *weights = scratch, *o = scratch + ATTN_BLOCK_PAIRS * ATTN_SPAN;
     unsigned n[ATTN_BLOCK_PAIRS], common = ATTN_SPAN;
@@ -332,16 +406,18 @@ INLINE void span_of_block(struct block *b, const struct span_keys *keys, float *
         n[p] = attn_visible(b->pos[p], keys->start);
         common = n[p] < common ? n[p] : common;
     }
-    score_span(b, keys, (n[pairs - 1] + ATTN_TILE - 1) / ATTN_TILE, weights, pairs, half);
-    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++)
+    score_span(b, keys, (n[pairs - 1] + ATTN_TILE - 1) / ATTN_TILE, weights, pairs, type);
+    for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         if (n[p])
             soften(weights + p * ATTN_SPAN, n[p], &m[p], &l[p]);
-    weigh_heads(b->head_dim, keys, 0, common, weights, o, pairs, half, true);
+        if (type == GPU_KV_INT8)
+            scale_weights(keys, n[p], weights + p * ATTN_SPAN);
+    }
+    weigh_heads(b->head_dim, keys, 0, common, weights, o, pairs, type, true);
     for (unsigned p = 0; p < ATTN_BLOCK_PAIRS && p < pairs; p++) {
         if (n[p] > common)
-            (half ? weigh_rest_f16 : weigh_rest_f32)(b->head_dim, keys, common, n[p],
-                                                     weights + p * ATTN_SPAN,
-                                                     o + (size_t)p * b->head_dim);
+            weigh_rest[type](b->head_dim, keys, common, n[p], weights + p * ATTN_SPAN,
+                             o + (size_t)p * b->head_dim);
         if (n[p])
             merge(b, p, m[p], l[p], o + (size_t)p * b->head_dim, keys->start == 0);
     }
@@ -349,21 +425,27 @@ INLINE void span_of_block(struct block *b, const struct span_keys *keys, float *
 
 /* One function for each count of pairs and each format: with both constant, the sums live in
  * registers. */
-#define SPAN(pairs, half)                                                                          \
-    static void span_##pairs##_##half(struct block *b, const struct span_keys *keys,               \
+#define SPAN(pairs, type)                                                                          \
+    static void span_##pairs##_##type(struct block *b, const struct span_keys *keys,               \
                                       float *scratch)                                              \
     {                                                                                              \
-        span_of_block(b, keys, scratch, pairs, half);                                              \
+        span_of_block(b, keys, scratch, pairs, type);                                              \
     }
-#define SPANS(half)                                                                                \
-    SPAN(1, half) SPAN(2, half) SPAN(3, half) SPAN(4, half) SPAN(5, half) SPAN(6, half)
-SPANS(0)
-SPANS(1)
+#define SPANS(type)                                                                                \
+    SPAN(1, type) SPAN(2, type) SPAN(3, type) SPAN(4, type) SPAN(5, type) SPAN(6, type)
+SPANS(GPU_KV_F16)
+SPANS(GPU_KV_F32)
+SPANS(GPU_KV_INT8)
 
-static void (*const spans[2][ATTN_BLOCK_PAIRS])(struct block *, const struct span_keys *,
-                                                float *) = {
-    {span_1_0, span_2_0, span_3_0, span_4_0, span_5_0, span_6_0},
-    {span_1_1, span_2_1, span_3_1, span_4_1, span_5_1, span_6_1}};
+#define SPAN_TABLE(type)                                                                           \
+    {                                                                                              \
+        span_1_##type, span_2_##type, span_3_##type, span_4_##type, span_5_##type, span_6_##type   \
+    }
+static void (*const spans[GPU_KV_TYPES][ATTN_BLOCK_PAIRS])(struct block *, const struct span_keys *,
+                                                           float *) = {
+    [GPU_KV_F16] = SPAN_TABLE(GPU_KV_F16),
+    [GPU_KV_F32] = SPAN_TABLE(GPU_KV_F32),
+    [GPU_KV_INT8] = SPAN_TABLE(GPU_KV_INT8)};
 
 /* ---- a group of pairs ---- */
 
@@ -429,7 +511,8 @@ static void find_tiles(const struct task *t, const struct group *g, uint32_t sta
 
 static void walk_spans(const struct task *t, struct group *g)
 {
-    struct span_keys keys = {.v_offset = attn_tile_bytes(t->shape)};
+    struct span_keys keys = {.v_offset = attn_tile_bytes(t->shape),
+                             .scales = attn_scales_offset(t->shape)};
     find_tiles(t, g, 0, keys.next);
     for (uint32_t n = g->last_pos / ATTN_SPAN + 1; n; n--, keys.start += ATTN_SPAN) {
         memcpy(keys.tile, keys.next, sizeof keys.tile);
@@ -438,7 +521,7 @@ static void walk_spans(const struct task *t, struct group *g)
         for (unsigned i = 0; i < g->n_blocks; i++) {
             struct block *b = &g->block[i];
             if (b->pos[b->pairs - 1] >= keys.start)
-                spans[t->shape->kv_type == GPU_KV_F16][b->pairs - 1](b, &keys, g->span);
+                spans[t->shape->kv_type][b->pairs - 1](b, &keys, g->span);
         }
     }
 }

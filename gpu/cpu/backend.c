@@ -54,9 +54,11 @@ static void choose_kernels(struct gpu *g)
 /* After load: int8 is what some weight takes, not what was asked for. */
 static void name_numerics(struct gpu *g)
 {
+    static const char *const kv[GPU_KV_TYPES] = {
+        [GPU_KV_F16] = "f16", [GPU_KV_F32] = "f32", [GPU_KV_INT8] = "int8"};
     snprintf(g->numerics, sizeof g->numerics, "cpu-%s-" KERNEL_VERSION "/%s/%s",
              g->linear == &linear_avx2 ? "avx2" : "plain", g->int8 ? "int8" : "f32",
-             g->config.kv_type == GPU_KV_F16 ? "f16" : "f32");
+             kv[g->config.kv_type]);
 }
 
 /* ---- open, close ---- */
@@ -75,7 +77,7 @@ static int check_config(const struct gpu_config *c, struct fail *f)
         {"number of outputs of a step", c->max_outputs, 1, ROWS_MAX},
         {"longest sequence", c->max_len, 1, LEN_MAX},
         {"activation mode", (uint32_t)c->activations, 0, GPU_ACT_F32},
-        {"KV type", (uint32_t)c->kv_type, 0, GPU_KV_F32},
+        {"KV type", (uint32_t)c->kv_type, 0, GPU_KV_TYPES - 1},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value < limits[i].least || limits[i].value > limits[i].most)

@@ -176,6 +176,7 @@ static void decodes_come_first_and_prompts_in_order(void **state)
     rig_init(&r);
     r.config.max_num_batched_tokens = 32;
     r.config.prefill_chunk = 10;
+    r.config.policy = ENGINE_FIRST_COME;
     open_watched(&r, &w);
     struct llm_sqe first = rig_generate(1, 9, 40), a = rig_generate(2, 25, 40);
     struct llm_sqe b = rig_generate(3, 26, 40), c = rig_generate(4, 27, 40);
@@ -246,6 +247,7 @@ static void waiting_requests_start_in_order_of_arrival(void **state)
     struct rig r;
     rig_init(&r);
     r.config.max_num_seqs = 3;
+    r.config.policy = ENGINE_FIRST_COME;
     rig_open(&r);
     for (uint32_t i = 1; i <= 40; i++) {
         struct llm_sqe q = rig_generate(i, 1 + i * 7 % 50, 1 + i * 5 % 20);

@@ -30,26 +30,25 @@ static void refuse_one(struct llm_sqe q, int32_t code, uint32_t fits)
 static void what_this_version_does_not_know(void **state)
 {
     (void)state;
-    REFUSE(q.op = 4, -EINVAL, 0);
+    REFUSE(q.op = LLM_OP_LAST + 1, -EINVAL, 0);
     REFUSE(q.op = 255, -EINVAL, 0);
-    REFUSE(q.flags = 4, -EINVAL, 0);
+    REFUSE(q.flags = LLM_SQE_FLAGS + 1, -EINVAL, 0);
     REFUSE(q.flags = 0x83, -EINVAL, 0);
-    REFUSE(q.priority = 1, -EINVAL, 0);
-    REFUSE(q.session = 1ull << 63, -EINVAL, 0);
+    REFUSE(q.flags = LLM_SQE_PIN, -EINVAL, 0);
+    REFUSE(q.flags = LLM_SQE_INTERRUPT, -EINVAL, 0);
+    REFUSE(q.priority = LLM_PRIORITY_LOW + 1, -EINVAL, 0);
     REFUSE(q.adapter = 1, -EINVAL, 0);
     REFUSE(q.options_off = 4, -EINVAL, 0);
     REFUSE(q.options_len = 1, -EINVAL, 0);
-    REFUSE(q.first_choice = 1, -EINVAL, 0);
-    REFUSE(q.output_from = 1, -EINVAL, 0);
     REFUSE(q.rope_len = 512, -EINVAL, 0);
-    REFUSE(q.deadline_us = 1, -EINVAL, 0);
-    REFUSE(q.timeout_ms = 1, -EINVAL, 0);
-    REFUSE(q.queue_timeout_ms = 1, -EINVAL, 0);
-    REFUSE(q.max_itl_us = 1u << 31, -EINVAL, 0);
     REFUSE(q.target = 1, -EINVAL, 0);
     REFUSE(q.reserved2 = 1, -EINVAL, 0);
     REFUSE(q = rig_cancel(1, 2); q.reserved2 = 1, -EINVAL, 0);
+    REFUSE(q = rig_cancel(1, 2); q.deadline_us = 1, -EINVAL, 0);
     REFUSE(q = rig_score(1, 10); q.session = 1, -EINVAL, 0);
+    REFUSE(q = rig_score(1, 10); q.output_from = 1, -EINVAL, 0);
+    REFUSE(q = rig_score(1, 10); q.first_choice = 1, -EINVAL, 0);
+    REFUSE(q = rig_score(1, 10); q.max_itl_us = 1, -EINVAL, 0);
 }
 
 static void values_out_of_range(void **state)
@@ -70,6 +69,12 @@ static void values_out_of_range(void **state)
     REFUSE(q.tokens_len = 0, LLM_EPARAM, 0);
     REFUSE(q.choices = 0, LLM_EPARAM, 0);
     REFUSE(q.choices = 65, LLM_EPARAM, 64);
+    REFUSE(q.first_choice = 64, LLM_EPARAM, 0);
+    REFUSE(q.choices = 2; q.first_choice = 63, LLM_EPARAM, 0);
+    REFUSE(q.output_from = q.tokens_len + 1, LLM_EPARAM, 0);
+    REFUSE(q.output_from = 1; q.max_tokens = q.tokens_len - 2, LLM_EPARAM, 0);
+    REFUSE(q.session = 1ull << 63, LLM_ENOSESSION, 0);
+    REFUSE(q.op = LLM_OP_SESSION_OPEN; q.session = 1, LLM_EQUOTA, 0);
     REFUSE(q = rig_score(1, 1), LLM_EPARAM, 0);
     REFUSE(q = rig_score(1, 0), LLM_EPARAM, 0);
     REFUSE(q = rig_score(1, 10); q.choices = 2, LLM_EPARAM, 1);

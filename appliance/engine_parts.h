@@ -1,0 +1,81 @@
+/* engine_parts.h - how the core's files call each other: engine.c (life, steps), engine_submit.c
+ * (entries become sequences or refusals), engine_session.c (operations on sessions), engine_time.c
+ * (timeouts, deadlines, idle sessions). */
+#ifndef LLMD_ENGINE_PARTS_H
+#define LLMD_ENGINE_PARTS_H
+
+#include "deliver.h"
+#include "engine.h"
+#include "option_map.h"
+#include "schedule.h"
+#include "sequence.h"
+#include "session.h"
+#include "stats.h"
+#include "submission.h"
+
+/* Slots that one client waits for: nobody else takes them meanwhile. */
+struct engine_reservation {
+    bool held;
+    uint32_t client, slots;
+};
+
+struct engine {
+    struct engine_config config; /* config.eog is ours */
+    int32_t *eog;                /* (n_eog) ascending */
+    const struct gpu_ops *ops;
+    struct gpu *gpu;
+    struct stats stats;
+    struct sequence_table table;
+    struct session_table sessions;
+    struct schedule schedule;
+    struct engine_sink sink;
+    struct delivery delivery;
+    struct engine_reservation reservation;
+    struct option_map options;           /* of the entry that is being taken */
+    uint8_t option_map[LLM_OPTIONS_MAX]; /* its bytes */
+    bool stopping;
+    uint64_t step_end_ns;   /* when the last step ended, 0 if there was nothing to do after it */
+    uint64_t next_timer_ns; /* nothing runs out of time before */
+    uint64_t timers_looked_ns;
+};
+
+/* ---- engine.c ---- */
+
+uint64_t engine_now(const struct engine *e);
+uint32_t engine_domain(const struct engine *e, uint32_t client);
+bool engine_ends_generation(const struct engine *e, int32_t token);
+void engine_publish_gauges(struct engine *e);
+
+/* At once, whatever the state; tokens that find no room are dropped. What only appends to a session
+ * has had its final. */
+void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_finish finish,
+                uint64_t now_ns);
+
+/* ---- engine_submit.c ---- */
+
+struct engine_entry { /* what is being taken */
+    uint32_t client;
+    const struct llm_sqe *q;
+    uint64_t now_ns;
+};
+
+void engine_refuse(struct engine *e, const struct engine_entry *in, struct submission_verdict v);
+void engine_fill_sequence(struct sequence *s, const struct engine *e, const struct engine_entry *in,
+                          uint32_t choice);
+/* Into the queue, unless its deadline cannot be met: then false, and the verdict says when it
+ * could. */
+bool engine_enqueue(struct engine *e, struct sequence *s, struct submission_verdict *v);
+
+/* ---- engine_session.c ---- */
+
+/* Operations on sessions, and GENERATE with one. The tokens are in sequence_next_tokens. */
+void engine_session_entry(struct engine *e, const struct engine_entry *in);
+void engine_close_session(struct engine *e, struct session *session, uint64_t now_ns);
+
+/* ---- engine_time.c ---- */
+
+void engine_watch_time(struct engine *e, const struct sequence *s);
+/* Ends what is out of time; looks only when something may be. */
+void engine_check_time(struct engine *e, uint64_t now_ns);
+
+#endif

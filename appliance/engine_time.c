@@ -1,0 +1,99 @@
+/* engine_time.c - see engine_parts.h: what ends because its time is over.
+ *
+ * A lower bound of the next moment is kept: where it has not come, nothing is looked at. All that
+ * could be due is looked at together, at most once in LOOK_NS. */
+#include "engine_parts.h"
+
+#define LOOK_NS 2000000ull
+
+static bool waits_for_first(const struct sequence *s)
+{
+    return s->op == LLM_OP_GENERATE && !s->t_first && s->state != SEQUENCE_ENDING;
+}
+
+static bool waits_in_queue(const struct sequence *s)
+{
+    return s->state == SEQUENCE_WAITING && !s->t_admit;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t next_moment(const struct sequence *s)
+{
+    uint64_t at = s->expires_ns;
+    if (waits_for_first(s))
+        at = least(at, s->due_ns);
+    if (waits_in_queue(s))
+        at = least(at, s->queue_expires_ns);
+    return at;
+}
+
+void engine_watch_time(struct engine *e, const struct sequence *s)
+{
+    e->next_timer_ns = least(e->next_timer_ns, next_moment(s));
+}
+
+/* The total timeout ends with what there is; the others are errors of their own. */
+static void end_late(struct engine *e, struct sequence *s, uint64_t now_ns)
+{
+    if (waits_for_first(s) && now_ns >= s->due_ns) {
+        STATS_ADD(&e->stats, deadline_misses, 1);
+        engine_end(e, s, LLM_EDEADLINE, LLM_FINISH_DEADLINE, now_ns);
+    } else if (waits_in_queue(s) && now_ns >= s->queue_expires_ns) {
+        STATS_ADD(&e->stats, queue_timeouts, 1);
+        engine_end(e, s, LLM_EQUEUETIME, LLM_FINISH_TIMEOUT, now_ns);
+    } else {
+        STATS_ADD(&e->stats, timeouts, 1);
+        engine_end(e, s, 0, LLM_FINISH_TIMEOUT, now_ns);
+    }
+}
+
+static void look(struct engine *e, uint64_t now_ns)
+{
+    e->timers_looked_ns = now_ns;
+    e->next_timer_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < e->table.max_requests; i++) {
+        struct sequence *s = &e->table.slots[i];
+        if (s->state == SEQUENCE_FREE || !s->owner)
+            continue;
+        uint64_t at = next_moment(s);
+        if (at <= now_ns)
+            end_late(e, s, now_ns);
+        else
+            e->next_timer_ns = least(e->next_timer_ns, at);
+    }
+    engine_publish_gauges(e);
+}
+
+void engine_check_time(struct engine *e, uint64_t now_ns)
+{
+    if (now_ns >= e->next_timer_ns && now_ns - e->timers_looked_ns >= LOOK_NS)
+        look(e, now_ns);
+}
+
+static void expire_sessions(struct engine *e, uint64_t now_ns)
+{
+    uint64_t idle_ns = (uint64_t)e->config.session_idle_ms * 1000000;
+    struct list *next, *head = &e->sessions.by_use;
+    for (struct list *at = head->next; at != head; at = next) {
+        struct session *session = LIST_OF(at, struct session, use);
+        next = at->next;
+        if (stats_elapsed(session->used_ns, now_ns) < idle_ns)
+            return;
+        if (session->pinned || session->sequence->state != SEQUENCE_IDLE)
+            continue;
+        STATS_ADD(&e->stats, sessions_expired, 1);
+        engine_close_session(e, session, now_ns);
+    }
+}
+
+void engine_tick(struct engine *e, uint64_t now_ns)
+{
+    engine_check_time(e, now_ns);
+    if (e->config.session_idle_ms)
+        expire_sessions(e, now_ns);
+    engine_publish_gauges(e);
+}

@@ -1,0 +1,166 @@
+/* schedule_emit.c - see schedule.h: the step as plain data, and what it changed. */
+#include <assert.h>
+#include <string.h>
+
+#include "schedule_parts.h"
+
+static void emit_output(struct schedule *c, struct sequence *s, uint32_t row, uint32_t position,
+                        int32_t target)
+{
+    uint32_t i = c->step.n_outputs++;
+    assert(i < c->config->max_num_batched_tokens);
+    c->outputs[i] = (struct gpu_output){
+        .row = row, .target = target, .position = position, .sampling = s->sampling};
+    c->output_of[i] = s;
+}
+
+/* Every row of what is scored says something of the token behind it, unless that was said before a
+ * preemption or is not asked for. */
+static void emit_scores(struct schedule *c, struct sequence *s, uint32_t first_row)
+{
+    for (uint32_t i = 0; i < s->rows; i++) {
+        uint32_t position = s->n_computed + i + 1;
+        if (position >= s->ready)
+            emit_output(c, s, first_row + i, position, s->tokens[position]);
+    }
+}
+
+/* The fork of that leader behind running[*at]. A leader is in front of its forks. */
+static struct sequence *next_fork(const struct schedule *c, const struct sequence *leader,
+                                  uint32_t *at)
+{
+    while (!c->running[*at]->fork || c->running[*at]->leader != leader) {
+        ++*at;
+        assert(*at < c->n_running);
+    }
+    return c->running[(*at)++];
+}
+
+static void emit_draws(struct schedule *c, struct sequence *s, uint32_t last_row)
+{
+    if (s->n_computed + s->rows < s->n_tokens)
+        return;
+    emit_output(c, s, last_row, s->n_tokens, -1);
+    for (uint32_t i = 0, at = 0; i < s->n_forks; i++)
+        emit_output(c, next_fork(c, s, &at), last_row, s->n_tokens, -1);
+}
+
+static void count_rows(struct schedule *c, const struct sequence *s)
+{
+    uint64_t context = (uint64_t)s->rows * s->n_computed + (uint64_t)s->rows * (s->rows + 1) / 2;
+    bool decode = s->state == SEQUENCE_DECODE;
+    *(decode ? &c->shape.decode_rows : &c->shape.prefill_rows) += s->rows;
+    *(decode ? &c->shape.decode_context : &c->shape.prefill_context) += context;
+}
+
+static void emit_rows(struct schedule *c, struct sequence *s)
+{
+    uint32_t first_row = c->step.n_rows;
+    assert(s->n_computed + s->rows <= s->n_blocks * GPU_KV_BLOCK);
+    for (uint32_t b = s->n_computed / GPU_KV_BLOCK; b < s->n_blocks; b++)
+        assert(kv_pool_writable(&c->pool, s->blocks[b]));
+    c->seqs[c->step.n_seqs++] = (struct gpu_seq){.blocks = s->blocks,
+                                                 .pos = s->n_computed,
+                                                 .first_row = first_row,
+                                                 .n_rows = s->rows,
+                                                 .rope_len = s->n_prompt + s->max_tokens};
+    memcpy(c->tokens + first_row, s->tokens + s->n_computed, s->rows * sizeof *c->tokens);
+    c->step.n_rows += s->rows;
+    count_rows(c, s);
+    if (sequence_scores(s))
+        emit_scores(c, s, first_row);
+    else if (s->op == LLM_OP_GENERATE)
+        emit_draws(c, s, c->step.n_rows - 1);
+}
+
+static void emit_all(struct schedule *c, enum sequence_state state)
+{
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->state == state && c->running[i]->rows)
+            emit_rows(c, c->running[i]);
+}
+
+void schedule_emit(struct schedule *c)
+{
+    c->step.n_rows = c->step.n_seqs = c->step.n_outputs = 0;
+    c->shape = (struct cost_shape){0};
+    emit_all(c, SEQUENCE_DECODE);
+    emit_all(c, SEQUENCE_PREFILL);
+    c->decode_rows = c->shape.decode_rows;
+    c->prefill_rows = c->shape.prefill_rows;
+}
+
+void schedule_form(struct schedule *c, uint64_t now_ns)
+{
+    c->now_ns = now_ns;
+    c->budget = c->config->max_num_batched_tokens;
+    c->n_copies = c->n_before = 0;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        c->running[i]->rows = c->running[i]->n_forks = 0;
+    schedule_plan(c);
+    schedule_emit(c);
+}
+
+/* ---- after the step ---- */
+
+static void adopt_prompt(struct schedule *c, const struct sequence *leader, struct sequence *s)
+{
+    uint32_t n = leader->n_computed, spare = s->spare;
+    assert(s->n_blocks == 0 && s->n_tokens == leader->n_tokens && n == s->n_tokens);
+    schedule_share(c, s, leader, n - n % GPU_KV_BLOCK);
+    if (spare != KV_NO_BLOCK)
+        s->blocks[s->n_blocks++] = spare;
+    s->spare = KV_NO_BLOCK;
+    s->fork = false;
+    s->leader = NULL;
+    s->n_computed = n;
+    s->state = SEQUENCE_DECODE;
+}
+
+static void count_again(struct schedule *c, struct sequence *s)
+{
+    uint32_t upto = s->n_computed + s->rows;
+    if (s->n_computed < s->was_computed)
+        STATS_ADD(c->stats, recomputed_tokens,
+                  (upto < s->was_computed ? upto : s->was_computed) - s->n_computed);
+    if (upto > s->was_computed)
+        s->was_computed = upto;
+}
+
+static void advance(struct schedule *c, struct sequence *s)
+{
+    count_again(c, s);
+    s->n_computed += s->rows;
+    s->owner->served += s->rows;
+    s->rows = 0;
+    schedule_publish(c, s);
+    if (s->op == LLM_OP_GENERATE && s->n_computed == s->n_tokens)
+        s->state = SEQUENCE_DECODE;
+    if (s->op == LLM_OP_CHOOSE && s->n_computed >= s->n_prompt - 1)
+        schedule_dismiss_followers(c, s);
+    for (uint32_t k = 0, at = 0; k < s->n_forks; k++)
+        adopt_prompt(c, s, next_fork(c, s, &at));
+    s->n_forks = 0;
+}
+
+/* Appends to sessions bring no output: they end here. */
+static void end_appends(struct schedule *c)
+{
+    for (uint32_t i = c->n_running; i-- > 0;) {
+        struct sequence *s = c->running[i];
+        bool appends = s->op != LLM_OP_GENERATE && !sequence_scores(s);
+        if (!appends || s->n_computed < sequence_inputs(s))
+            continue;
+        schedule_remove(c, s);
+        c->ended[c->n_ended++] = s;
+    }
+}
+
+void schedule_advance(struct schedule *c, uint64_t step_ns)
+{
+    if (c->step.n_rows)
+        cost_observe(&c->cost, &c->shape, step_ns);
+    for (uint32_t i = 0; i < c->n_running; i++)
+        advance(c, c->running[i]);
+    end_appends(c);
+}

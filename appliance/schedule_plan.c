@@ -1,0 +1,306 @@
+/* schedule_plan.c - see schedule.h: how many rows each sequence gets in the step. */
+#include <assert.h>
+
+#include "schedule_parts.h"
+
+enum {
+    STARVED_STEPS = 4, /* a promise may leave prompts nothing for so many steps */
+    PROMISE_PERCENT =
+        90 /* of the promised gap is planned; the rest is for what cannot be foreseen */
+};
+
+/* ---- decodes ---- */
+
+static uint32_t count_decodes(const struct schedule *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        n += c->running[i]->state == SEQUENCE_DECODE;
+    return n;
+}
+
+static bool prompts_want_rows(struct schedule *c)
+{
+    return count_decodes(c) < c->n_running ||
+           (c->queue.n && c->n_running < c->config->max_num_seqs && schedule_blocks_allow(c, 1));
+}
+
+/* Rows that decodes may take: all, but where they alone would fill every step, a quarter of every
+ * second one is for prompts. */
+static uint32_t decode_share(struct schedule *c)
+{
+    uint32_t quarter = (c->budget + 3) / 4;
+    if (count_decodes(c) < c->budget || !prompts_want_rows(c))
+        return c->budget;
+    c->prompts_turn = !c->prompts_turn;
+    return c->prompts_turn ? c->budget - quarter : c->budget;
+}
+
+/* Decodes into c->turns: in order of admission, or, where they do not all fit, from the one behind
+ * the last that was served. */
+static uint32_t decode_turns(struct schedule *c, uint32_t share)
+{
+    uint32_t n = count_decodes(c), start = 0;
+    if (n > share)
+        while (start < c->n_running && c->running[start]->admission <= c->served)
+            start++;
+    n = 0;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        struct sequence *s = c->running[(start + i) % c->n_running];
+        if (s->state == SEQUENCE_DECODE)
+            c->turns[n++] = s;
+    }
+    return n;
+}
+
+static uint64_t promise_of(const struct schedule *c, const struct sequence *s)
+{
+    uint64_t ns = s->max_itl_ns ? s->max_itl_ns : (uint64_t)c->config->max_itl_us * 1000;
+    return ns ? ns / 100 * PROMISE_PERCENT : UINT64_MAX;
+}
+
+static void plan_decodes(struct schedule *c, uint32_t share)
+{
+    uint32_t n = decode_turns(c, share);
+    for (uint32_t i = 0; i < n && share; i++) {
+        struct sequence *s = c->turns[i];
+        if (s->state != SEQUENCE_DECODE || !schedule_cover_by_force(c, s, s->n_tokens))
+            continue;
+        uint64_t promise_ns = promise_of(c, s);
+        if (promise_ns < c->promise_ns)
+            c->promise_ns = promise_ns;
+        s->rows = 1;
+        c->budget--;
+        share--;
+        c->served = s->admission;
+    }
+}
+
+/* ---- prompts ---- */
+
+/* A choice shares the leader's full blocks; the partial last one it will own is taken now, so that
+ * after the step nothing can be missing. */
+static void fork_choice(struct schedule *c, struct sequence *leader, struct sequence *s)
+{
+    s->fork = true;
+    schedule_enter_running(c, s);
+    s->leader = leader;
+    s->n_cached = leader->n_cached;
+    c->budget--;
+    leader->n_forks++;
+    if (leader->n_tokens % GPU_KV_BLOCK == 0)
+        return;
+    s->spare = kv_pool_alloc(&c->pool);
+    assert(s->spare != KV_NO_BLOCK);
+    s->domain->blocks++;
+    c->copy_dst[c->n_copies] = s->spare;
+    c->copy_src[c->n_copies++] = leader->blocks[leader->n_tokens / GPU_KV_BLOCK];
+}
+
+/* The leader's prompt is computed in this step: its last row draws the first tokens of all. */
+static void plan_forks(struct schedule *c, struct sequence *leader)
+{
+    leader->n_forks = 0;
+    while (!list_empty(&leader->followers) && c->budget && c->n_running < c->config->max_num_seqs) {
+        struct sequence *s = LIST_OF(leader->followers.next, struct sequence, queue);
+        if (!schedule_quota_allows(c, s) || !schedule_blocks_allow(c, 1))
+            break;
+        fork_choice(c, leader, s);
+    }
+    schedule_dismiss_followers(c, leader);
+}
+
+/* Rows that a prompt at that position may have of the step. */
+static uint32_t rows_allowed(const struct schedule *c, const struct sequence *s)
+{
+    uint32_t rows = sequence_inputs(s) - s->n_computed, chunk = c->config->prefill_chunk;
+    if (chunk && rows > chunk)
+        rows = chunk;
+    if (rows > c->budget)
+        rows = c->budget;
+    if (c->promise_ns == UINT64_MAX)
+        return rows;
+    uint32_t fit = cost_rows_within(&c->cost, &c->shape, s->n_computed, rows, c->promise_ns);
+    if (fit || c->starved < STARVED_STEPS || c->shape.prefill_rows)
+        return fit;
+    return rows < GPU_KV_BLOCK ? rows : (uint32_t)GPU_KV_BLOCK;
+}
+
+static void add_prefill(struct cost_shape *shape, uint32_t pos, uint32_t rows)
+{
+    shape->prefill_rows += rows;
+    shape->prefill_context += (uint64_t)rows * pos + (uint64_t)rows * (rows + 1) / 2;
+}
+
+static void plan_chunk(struct schedule *c, struct sequence *s)
+{
+    uint32_t inputs = sequence_inputs(s), upto = s->n_computed + rows_allowed(c, s);
+    if (s == c->running[0]) {
+        if (!schedule_cover_by_force(c, s, upto) && s->n_blocks * GPU_KV_BLOCK < upto)
+            upto = s->n_blocks * GPU_KV_BLOCK;
+    } else
+        upto = schedule_cover_if_free(c, s, upto);
+    if (upto <= s->n_computed)
+        return;
+    s->rows = upto - s->n_computed;
+    c->budget -= s->rows;
+    add_prefill(&c->shape, s->n_computed, s->rows);
+    if (upto == inputs && s->op == LLM_OP_GENERATE && !list_empty(&s->followers))
+        plan_forks(c, s);
+}
+
+/* Running prompts into c->turns, the most urgent first. */
+static uint32_t sort_prefills(struct schedule *c)
+{
+    uint64_t least = queue_least_served(&c->queue);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        struct sequence *s = c->running[i];
+        if (s->state != SEQUENCE_PREFILL || s->fork)
+            continue;
+        uint32_t at = n++;
+        for (; at && queue_before(&c->queue, s, c->turns[at - 1], least); at--)
+            c->turns[at] = c->turns[at - 1];
+        c->turns[at] = s;
+    }
+    return n;
+}
+
+static bool quota_allows(void *context, const struct sequence *s)
+{
+    return schedule_quota_allows(context, s);
+}
+
+/* A place and blocks for a waiting sequence, at the cost of what is less urgent. What it has of its
+ * own is not taken for it. */
+static bool make_room(struct schedule *c, struct sequence *s)
+{
+    uint32_t wanted = schedule_blocks_wanted(s);
+    wanted -= s->n_blocks < wanted ? s->n_blocks : wanted;
+    schedule_end_lease(s);
+    for (;;) {
+        bool allowed = schedule_blocks_allow(c, wanted) || !c->n_running;
+        if (allowed && c->n_running < c->config->max_num_seqs)
+            return true;
+        struct sequence *v = schedule_victim(c, s);
+        if (!v) {
+            schedule_keep_lease(c, s);
+            return false;
+        }
+        schedule_preempt(c, v);
+    }
+}
+
+/* In the queue's order, without looking behind one that does not fit: small ones would take its
+ * blocks for ever. */
+static struct sequence *next_waiting(struct schedule *c)
+{
+    struct sequence *s = queue_next(&c->queue, quota_allows, c);
+    return s && rows_allowed(c, s) ? s : NULL;
+}
+
+/* Each time the most urgent of what runs and what waits. A sequence that was preempted in this step
+ * for its blocks is not back in it: they were taken one by one until one was missing. */
+static void plan_prompts(struct schedule *c)
+{
+    uint64_t least = queue_least_served(&c->queue);
+    uint32_t n = sort_prefills(c), i = 0;
+    bool closed = false; /* nobody is admitted any more */
+    while (c->budget) {
+        while (i < n && (c->turns[i]->state != SEQUENCE_PREFILL || c->turns[i]->rows))
+            i++; /* was preempted meanwhile, maybe admitted again */
+        struct sequence *w = closed ? NULL : next_waiting(c);
+        struct sequence *r = i < n ? c->turns[i] : NULL;
+        if (!w && !r)
+            return;
+        if (r && (!w || !queue_before(&c->queue, w, r, least))) {
+            plan_chunk(c, r);
+            i++;
+        } else if (make_room(c, w)) {
+            schedule_enter_running(c, w);
+            plan_chunk(c, w);
+        } else
+            closed = true;
+    }
+}
+
+void schedule_plan(struct schedule *c)
+{
+    c->shape = (struct cost_shape){0};
+    c->promise_ns = UINT64_MAX;
+    plan_decodes(c, decode_share(c));
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->rows) {
+            c->shape.decode_rows++;
+            c->shape.decode_context += c->running[i]->n_tokens;
+        }
+    bool wanted = c->queue.n || count_decodes(c) < c->n_running;
+    plan_prompts(c);
+    c->starved = wanted && !c->shape.prefill_rows ? c->starved + 1 : 0;
+    if (c->budget == c->config->max_num_batched_tokens) /* the prompts found no blocks */
+        plan_decodes(c, c->budget);
+}
+
+/* ---- what to expect ---- */
+
+/* Prompt rows that go before s: what runs and is not behind it, what waits and is before it. */
+static uint64_t rows_before(const struct schedule *c, const struct sequence *s)
+{
+    uint64_t rows = 0, least = queue_least_served(&c->queue);
+    if (s->owner->served < least)
+        least = s->owner->served;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        const struct sequence *r = c->running[i];
+        if (r->state == SEQUENCE_PREFILL && !queue_before(&c->queue, s, r, least))
+            rows += sequence_inputs(r) - r->n_computed;
+    }
+    LIST_EACH (at, &c->queue.arrivals) {
+        const struct sequence *w = LIST_OF(at, struct sequence, queue);
+        if (queue_before(&c->queue, w, s, least))
+            rows += sequence_inputs(w) - w->n_computed;
+    }
+    return rows;
+}
+
+/* Tokens that the running sequence which ends first has still to draw; 0 where a place is free or
+ * somebody gives way. */
+static uint32_t steps_to_a_place(const struct schedule *c, const struct sequence *s)
+{
+    uint32_t least = UINT32_MAX;
+    if (c->n_running < c->config->max_num_seqs || schedule_victim(c, s))
+        return 0;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        const struct sequence *r = c->running[i];
+        uint32_t left = r->op == LLM_OP_GENERATE ? r->n_prompt + r->max_tokens - r->n_tokens : 1;
+        if (left < least)
+            least = left;
+    }
+    return least;
+}
+
+static uint32_t rows_of_a_step(const struct schedule *c, const struct cost_shape *decodes)
+{
+    uint32_t rows = c->config->max_num_batched_tokens;
+    rows = rows > decodes->decode_rows ? rows - decodes->decode_rows : 1;
+    if (!decodes->decode_rows || !c->config->max_itl_us)
+        return rows;
+    uint64_t promise_ns = (uint64_t)c->config->max_itl_us * 10 * PROMISE_PERCENT;
+    uint32_t fit = cost_rows_within(&c->cost, decodes, 0, rows, promise_ns);
+    return fit ? fit : (uint32_t)GPU_KV_BLOCK / STARVED_STEPS;
+}
+
+uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
+{
+    enum { ENOUGH_STEPS = 32 };
+    if (c->cost.observed < ENOUGH_STEPS)
+        return 0;
+    struct cost_shape decodes = {0};
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->state == SEQUENCE_DECODE) {
+            decodes.decode_rows++;
+            decodes.decode_context += c->running[i]->n_tokens;
+        }
+    uint64_t rows = rows_before(c, s) + sequence_inputs(s) - s->n_computed;
+    uint64_t wait_ns = (uint64_t)steps_to_a_place(c, s) * cost_predict(&c->cost, &decodes);
+    return wait_ns + cost_prefill_ns(&c->cost, rows, rows_of_a_step(c, &decodes), &decodes);
+}
