@@ -105,7 +105,8 @@ static void on_client(struct loop *l, uint32_t slot, uint32_t generation, unsign
 {
     struct clients *cs = l->c.clients;
     struct client *c = &cs->slots[slot];
-    if (c->generation != generation || !(c->armed & wait))
+    bool word = wait & (CLIENT_WAIT_SUBMIT | CLIENT_WAIT_DRAIN); /* tells also where not armed */
+    if (c->generation != generation || !(word || c->armed & wait))
         return;
     c->armed &= ~wait;
     if (c->state != CLIENT_LIVE) { /* both the socket and the process tell of a death */

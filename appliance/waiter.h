@@ -21,7 +21,8 @@
  * Invariants
  *   1. Every poll, and every futex that said true, brings exactly one completion: its event, or a
  *      negative result (-ECANCELED, -EAGAIN ...). Until then tag and descriptor stay valid.
- *   2. A futex that said false is for the next sleep alone, the second wait of it included.
+ *   2. A futex that said false is for the next sleep alone, the second wait of it included. It may
+ *      bring a completion, 0, where it is known that this word ended the sleep.
  *   3. Nothing is allocated after waiter_open.
  */
 #ifndef LLMD_WAITER_H
@@ -41,7 +42,7 @@ struct waiter_ops {
 
     /* One-shot poll(2) events; the result is the events that came. */
     void (*poll)(struct waiter *w, int fd, unsigned events, uint64_t tag);
-    /* Waits for a wake of the word while it is `last`. False: no completion comes. */
+    /* Waits for a wake of the word while it is `last`. False: a completion need not come. */
     bool (*futex)(struct waiter *w, const order_u32 *word, uint32_t last, uint64_t tag);
     /* Ends the wait of that tag; its completion still comes. */
     void (*cancel)(struct waiter *w, uint64_t tag);

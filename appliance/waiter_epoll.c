@@ -158,12 +158,14 @@ static bool epoll_next(struct waiter *w, uint64_t now_ns, uint64_t *tag, int *re
         p->n_done--;
         return true;
     }
-    return false;
+    *result = 0;
+    return p->words && words_take(p->words, tag);
 }
 
 static bool epoll_pending(struct waiter *w)
 {
-    return epoll(w)->n_done;
+    struct epoll *p = epoll(w);
+    return p->n_done || (p->words && words_pending(p->words));
 }
 
 static int sleep_for(struct epoll *p, uint64_t ms)

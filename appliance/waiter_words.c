@@ -39,6 +39,7 @@ struct helper {
     pthread_mutex_t lock; /* of all below */
     uint32_t turn, n;
     bool spent, stop;
+    uint32_t woken; /* 1 + index in part of the word that spent it; 0: not known, or heard */
     struct name part[PART]; /* (n) */
 };
 
@@ -47,6 +48,8 @@ struct words {
     bool naming; /* since the last hand-over */
     uint32_t max, n, n_helpers;
     struct name *list; /* (max) */
+    uint64_t *woken;   /* (n_helpers) tags, heard and not taken */
+    uint32_t n_woken;
     struct helper *helpers;
 };
 
@@ -75,13 +78,16 @@ static uint32_t what_to_watch(struct helper *h, uint32_t *turn,
     return stop ? 0 : 1 + n;
 }
 
-/* A word ended the wait of that turn. False: there is another turn, whose part has not been waited
+/* The word `woken` (1 + index, 0: not known which) ended the wait of that turn. False: there is another turn, whose part has not been waited
  * for yet. */
-static bool spend(struct helper *h, uint32_t turn)
+static bool spend(struct helper *h, uint32_t turn, uint32_t woken)
 {
     pthread_mutex_lock(&h->lock);
-    bool mine = h->turn == turn && h->n;
-    h->spent |= mine;
+    bool mine = h->turn == turn;
+    if (mine) {
+        h->spent = true;
+        h->woken = woken;
+    }
     pthread_mutex_unlock(&h->lock);
     return mine;
 }
@@ -95,7 +101,8 @@ static void *watch(void *context)
     uint32_t turn, n;
     while ((n = what_to_watch(h, &turn, v)) > 0) {
         long rc = futex_waitv(v, n);
-        if ((rc > 0 || (rc < 0 && errno != EINTR)) && n > 1 && spend(h, turn))
+        if ((rc > 0 || (rc < 0 && errno != EINTR)) && n > 1 &&
+            spend(h, turn, rc > 0 ? (uint32_t)rc : 0))
             (void)!write(h->event, &(uint64_t){1}, sizeof(uint64_t));
     }
     return NULL;
@@ -122,6 +129,7 @@ static void next_turn(struct helper *h, const struct name *part, uint32_t n, boo
         h->part[i] = part[i];
     h->n = n;
     h->spent = false;
+    h->woken = 0;
     h->stop = stop;
     h->turn++;
     pthread_mutex_unlock(&h->lock);
@@ -159,6 +167,27 @@ void words_heard(struct words *w)
 {
     uint64_t count;
     (void)!read(w->event, &count, sizeof count);
+    for (uint32_t i = 0; i < w->n_helpers; i++) {
+        struct helper *h = &w->helpers[i];
+        pthread_mutex_lock(&h->lock);
+        if (h->woken && w->n_woken < w->n_helpers)
+            w->woken[w->n_woken++] = h->part[h->woken - 1].tag;
+        h->woken = 0;
+        pthread_mutex_unlock(&h->lock);
+    }
+}
+
+bool words_take(struct words *w, uint64_t *tag)
+{
+    if (!w->n_woken)
+        return false;
+    *tag = w->woken[--w->n_woken];
+    return true;
+}
+
+bool words_pending(const struct words *w)
+{
+    return w->n_woken;
 }
 
 /* ---- life ---- */
@@ -201,7 +230,8 @@ static int start_helpers(struct words *w, struct fail *f)
     uint32_t n = (w->max + PART - 1) / PART;
     w->helpers = calloc(n, sizeof *w->helpers);
     w->list = calloc(w->max, sizeof *w->list);
-    if (!w->helpers || !w->list)
+    w->woken = calloc(n, sizeof *w->woken);
+    if (!w->helpers || !w->list || !w->woken)
         return fail(f, -ENOMEM, "no memory to watch %u words", w->max);
     for (; w->n_helpers < n; w->n_helpers++) {
         int rc = start_helper(&w->helpers[w->n_helpers], w->event);
@@ -248,5 +278,6 @@ void words_close(struct words *w)
         close(w->event);
     free(w->helpers);
     free(w->list);
+    free(w->woken);
     free(w);
 }

@@ -5,6 +5,7 @@
  *     words_name(w, word, last, tag); ...   // what the coming sleep shall end for
  *     words_hand_over(w);                   // now they watch; the loop sleeps on words_event(w)
  *     words_heard(w);                       // it was readable
+ *     while (words_take(w, &tag))           // whose wakes ended it
  *
  *   loop:    name, hand over -> sleep ................ eventfd -> heard -> works -> name ...
  *   helper:            copy -> futex_waitv ..... fired -> eventfd -> futex_waitv (own word only)
@@ -24,6 +25,7 @@
 #ifndef LLMD_WAITER_WORDS_H
 #define LLMD_WAITER_WORDS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "../gpu/fail.h"
@@ -38,6 +40,10 @@ void words_close(struct words *w); /* NULL is allowed */
 
 int words_event(const struct words *w); /* an eventfd: readable when a word was woken */
 void words_heard(struct words *w);
+/* The next word that was woken. Not all are known: of those that were woken together one a helper,
+ * and none that had changed before its helper came to it. */
+bool words_take(struct words *w, uint64_t *tag);
+bool words_pending(const struct words *w); /* there is one */
 
 /* The first one after a hand-over begins a new list. At most `max` of them. */
 void words_name(struct words *w, const order_u32 *word, uint32_t last, uint64_t tag);
