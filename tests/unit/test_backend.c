@@ -76,12 +76,13 @@ static void assert_expected(const struct scene *s, const float *logits, uint32_t
 /* Every model and mode that the scenarios below run on. */
 static void for_each_scene(void (*check)(struct scene *s))
 {
+    static const enum gpu_activations activations[GPU_KV_TYPES] = {
+        [GPU_KV_F16] = GPU_ACT_AUTO, [GPU_KV_F32] = GPU_ACT_F32, [GPU_KV_INT8] = GPU_ACT_AUTO};
     for (int odd = 0; odd < 2; odd++)
-        for (int exact = 0; exact < 2; exact++) {
+        for (int kv = 0; kv < GPU_KV_TYPES; kv++) {
             struct tiny_config model = odd ? tiny_odd() : tiny_mixed();
             struct scene s;
-            make_scene(&s, &model, exact ? GPU_ACT_F32 : GPU_ACT_AUTO,
-                       exact ? GPU_KV_F32 : GPU_KV_F16);
+            make_scene(&s, &model, activations[kv], (enum gpu_kv_type)kv);
             check(&s);
             free_scene(&s);
         }

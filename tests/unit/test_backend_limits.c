@@ -232,6 +232,33 @@ static void memory_adds_up(void **state)
     tiny_free(&model);
 }
 
+static void blocks_take_what_their_type_needs(void **state)
+{
+    (void)state;
+    /* 2 layers, K and V, 2 kv heads of 16, 16 tokens; int8: and 4 bytes a token and head */
+    static const uint64_t bytes[GPU_KV_TYPES] = {[GPU_KV_F16] = 2 * 2 * 2 * 16 * 16 * 2,
+                                                 [GPU_KV_F32] = 2 * 2 * 2 * 16 * 16 * 4,
+                                                 [GPU_KV_INT8] = 2 * 2 * 2 * 16 * (16 + 4)};
+    for (int kv = 0; kv < GPU_KV_TYPES; kv++) {
+        struct tiny_config config = tiny_mixed();
+        struct tiny_model model;
+        struct fail f = {0};
+        struct gpu *g;
+        struct gpu_memory m;
+        struct gpu_config c = good;
+        const struct gpu_ops *ops = gpu_cpu_ops();
+        c.kv_type = (enum gpu_kv_type)kv;
+        tiny_make(&model, &config);
+        struct gpu_source source = tiny_source(&model);
+        assert_int_equal(ops->open(&g, &c, &f), 0);
+        assert_int_equal(ops->load(g, &model.net, &source, &f), 0);
+        ops->memory(g, &m);
+        assert_int_equal(m.block_bytes, bytes[kv]);
+        ops->close(g);
+        tiny_free(&model);
+    }
+}
+
 /* Of a large pool only a reserve gets its pages ahead of use: an idle engine stays idle. */
 static void large_pools_are_not_filled_ahead(void **state)
 {
@@ -267,6 +294,8 @@ static void numerics_name_the_modes(void **state)
         {&quantized, GPU_ACT_INT8, GPU_KV_F32, "/int8/f32"},
         {&quantized, GPU_ACT_F32, GPU_KV_F16, "/f32/f16"},
         {&floats, GPU_ACT_AUTO, GPU_KV_F16, "/f32/f16"},
+        {&quantized, GPU_ACT_AUTO, GPU_KV_INT8, "/int8/int8"},
+        {&floats, GPU_ACT_AUTO, GPU_KV_INT8, "/f32/int8"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int plain = 0; plain < 2; plain++) {
@@ -298,6 +327,7 @@ int main(void)
         cmocka_unit_test(broken_models_are_refused),
         cmocka_unit_test(pools_that_cannot_be_are_refused),
         cmocka_unit_test(memory_adds_up),
+        cmocka_unit_test(blocks_take_what_their_type_needs),
         cmocka_unit_test(large_pools_are_not_filled_ahead),
         cmocka_unit_test(numerics_name_the_modes),
     };
