@@ -4,7 +4,7 @@
  * runs and they are seen by looking at memory. liburing 2.3 knows no futex operations: the entries
  * are filled by hand (fd = FUTEX2 flags, addr, addr2 = value or count, addr3 = mask; Linux 6.7).
  *
- * Sources: io_uring(7), io_uring_setup(2), io_uring_enter(2), futex(2).
+ * Sources: io_uring(7), io_uring_setup(2), io_uring_enter(2), futex(2), getrlimit(2).
  */
 #include "waiter.h"
 
@@ -13,6 +13,7 @@
 #include <liburing.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 enum { OP_FUTEX_WAIT = 51, OP_FUTEX_WAKE = 52, FUTEX_SIZE_U32 = 2 };
@@ -163,28 +164,74 @@ static int check_operations(struct uring *u, struct fail *f)
                 "this kernel's io_uring has no futex operations: use Linux 6.7 or later");
 }
 
-static int make_ring(struct uring *u, uint32_t max_waits, struct fail *f)
+/* As far as it may. */
+static uint64_t raise_locked_memory(void)
 {
-    /* each wait may be asked for and cancelled in a round; wakes are fewer than waits */
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_MEMLOCK, &limit);
+    return limit.rlim_cur;
+}
+
+/* Newer kernels count rings as locked memory of the user. */
+static int init_ring(struct uring *u, uint32_t entries)
+{
     struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_SUBMIT_ALL |
                                          IORING_SETUP_CLAMP};
-    int rc = io_uring_queue_init_params(3 * max_waits, &u->ring, &p);
-    if (!rc)
-        return check_operations(u, f);
-    u->ring.ring_fd = -1;
-    if (rc == -EINVAL || rc == -ENOSYS)
+    int rc = io_uring_queue_init_params(entries, &u->ring, &p);
+    if (rc == -ENOMEM && raise_locked_memory())
+        rc = io_uring_queue_init_params(entries, &u->ring, &p);
+    return rc;
+}
+
+static int no_memory(uint32_t entries, struct fail *f)
+{
+    uint64_t kib =
+        (entries * sizeof(struct io_uring_sqe) + 2 * entries * sizeof(struct io_uring_cqe)) >> 10;
+    uint64_t may_kib = raise_locked_memory() >> 10;
+    if (may_kib < 16 * kib)
+        return fail(f, -ENOMEM,
+                    "io_uring cannot be used: its rings of %llu KiB count as locked memory, of "
+                    "which this user may have %llu KiB; raise the limit (ulimit -l, "
+                    "LimitMEMLOCK=), grant CAP_IPC_LOCK or lower --max-clients",
+                    (unsigned long long)kib, (unsigned long long)may_kib);
+    return fail(f, -ENOMEM,
+                "io_uring cannot be used: the kernel has no memory for its rings of %llu KiB; "
+                "raise the limit of the control group (memory.max, MemoryMax=)",
+                (unsigned long long)kib);
+}
+
+static int no_ring(int rc, uint32_t entries, struct fail *f)
+{
+    switch (rc) {
+    case -EINVAL:
+    case -ENOSYS:
         return fail(f, rc, "this kernel's io_uring is too old (%s): use Linux 6.7 or later",
                     strerror(-rc));
-    if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE)
-        return fail(f, rc,
-                    "io_uring cannot be used (%s): raise the limit of the control group's memory, "
-                    "of locked memory (ulimit -l, LimitMEMLOCK=) or of open files",
-                    strerror(-rc));
+    case -ENOMEM:
+        return no_memory(entries, f);
+    case -EMFILE:
+    case -ENFILE:
+        return fail(f, rc, "io_uring cannot be used (%s): raise the limit of open files (%s)",
+                    strerror(-rc), rc == -EMFILE ? "ulimit -n, LimitNOFILE=" : "fs.file-max");
+    }
     return fail(
         f, rc,
         "io_uring cannot be used (%s): allow it with the sysctl kernel.io_uring_disabled=0, "
         "in a container also with a seccomp profile that permits io_uring",
         strerror(-rc));
+}
+
+static int make_ring(struct uring *u, uint32_t max_waits, struct fail *f)
+{
+    /* each wait may be asked for and cancelled in a round; wakes are fewer than waits */
+    uint32_t entries = 3 * max_waits;
+    int rc = init_ring(u, entries);
+    if (!rc)
+        return check_operations(u, f);
+    u->ring.ring_fd = -1;
+    return no_ring(rc, entries, f);
 }
 
 int waiter_uring_open(struct waiter **out, uint32_t max_waits, struct fail *f)
