@@ -385,6 +385,16 @@ static bool can_go_on(const struct loop *l)
     return l->step_failures < STEP_FAILURES_MAX && !l->wait_failure;
 }
 
+/* The door is shut: what is known may end by itself, in its time. */
+static void let_requests_end(struct loop *l)
+{
+    uint64_t end = l->now_ns + (uint64_t)l->c.drain_timeout_ms * 1000000;
+    clients_sweep(l->c.clients);
+    engine_refuse_new(l->c.engine);
+    while (engine_has_work(l->c.engine) && can_go_on(l) && !signals_stop_now() && l->now_ns < end)
+        work_or_nap(l);
+}
+
 static void cancel_the_rest(struct loop *l)
 {
     clients_sweep(l->c.clients);
@@ -403,6 +413,7 @@ static void drain(struct loop *l)
         l->c.hooks.stopping(l->c.hooks.context);
     set_state(l, LLM_STATE_DRAINING);
     clients_turn_away(l->c.clients, &stopping);
+    let_requests_end(l);
     cancel_the_rest(l);
     set_state(l, LLM_STATE_STOPPED);
     for (uint32_t i = 0; i < l->c.clients->high; i++)

@@ -54,8 +54,9 @@ int signals_install(struct fail *f)
     sigaddset(&handle.sa_mask, SIGINT);
     sigaddset(&handle.sa_mask, SIGTERM);
     sigaddset(&handle.sa_mask, SIGHUP);
-    if (sigaction(SIGPIPE, &ignore, NULL) || sigaction(SIGTERM, &handle, NULL) ||
-        sigaction(SIGINT, &handle, NULL) || handle_hangup(&handle))
+    if (sigaction(SIGPIPE, &ignore, NULL) || sigaction(SIGXFSZ, &ignore, NULL) ||
+        sigaction(SIGTERM, &handle, NULL) || sigaction(SIGINT, &handle, NULL) ||
+        handle_hangup(&handle))
         return fail(f, -errno, "cannot install the signal handlers: %s", strerror(errno));
     return 0;
 }

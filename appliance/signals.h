@@ -11,7 +11,8 @@
 
 #include "../gpu/fail.h"
 
-/* Before any thread is started. SIGPIPE is ignored from here on. */
+/* Before any thread is started. From here on a broken pipe and a file that may not grow (a
+ * client asks for a large segment) are no more than errors of the call. */
 int signals_install(struct fail *f);
 
 /* While loading: this file is removed by a signal that ends the start. The string stays valid. */
