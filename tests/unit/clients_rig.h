@@ -52,7 +52,8 @@ static inline int open_rig(void **state)
                               .max_num_batched_tokens = 32,
                               .max_requests = MAX_REQUESTS,
                               .n_blocks = 64,
-                              .vocab = VOCAB};
+                              .vocab = VOCAB,
+                              .prefix_cache = true};
     struct engine_sink sink = clients_sink(&rig.clients);
     if (engine_create(&rig.engine, &e, fake_gpu_ops(), fake_gpu_handle(&rig.gpu), rig.board.map,
                       &sink, &f))

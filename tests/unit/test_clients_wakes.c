@@ -102,8 +102,8 @@ static void a_sweep_copies_so_much_and_no_more(void **state)
         struct llm_sqe *q = ring_next(&p.ring, 1);
         q->user_data = (uint64_t)i;
         q->op = LLM_OP_NOP;
-        q->options_len = 60000;
         ring_commit(&p.ring, 1);
+        q->options_len = 60000; /* which nobody reserved */
     }
     ring_submit(&p.ring);
     request(&other, LLM_OP_NOP, 1, 0);
