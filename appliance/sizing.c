@@ -65,6 +65,27 @@ static int too_small(const struct sizing_wish *w, const struct gpu_memory *m, ui
                 shorter);
 }
 
+/* What would fit is named only where it is of use. */
+static int too_large(const struct sizing_wish *w, const struct gpu_memory *m, uint64_t blocks,
+                     uint64_t one_request, struct fail *f)
+{
+    uint64_t available = blocks_available(m), kib = available * m->block_bytes >> 10;
+    char advice[160];
+    if (available < one_request)
+        snprintf(advice, sizeof advice,
+                 "one request of %u tokens alone needs %.1f MiB of KV: free memory, raise the "
+                 "limit of the control group (memory.max, MemoryMax=)",
+                 w->max_model_len, mib(one_request * m->block_bytes));
+    else
+        snprintf(advice, sizeof advice, "pass --kv-cache-memory %llu%c or less",
+                 (unsigned long long)(kib < 1024 ? kib : kib >> 10), kib < 1024 ? 'K' : 'M');
+    return fail(f, -ENOMEM,
+                "a KV pool of %.1f MiB (%llu tokens) and a workspace of %.1f MiB do not fit into "
+                "the %.1f MiB of memory that are free: %s, or pass a smaller --max-model-len",
+                mib(blocks * m->block_bytes), (unsigned long long)blocks * GPU_KV_BLOCK,
+                mib(m->workspace_bytes), mib(m->available_bytes), advice);
+}
+
 int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gpu_memory *m,
                 struct fail *f)
 {
@@ -78,13 +99,7 @@ int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gp
     if (blocks < one_request)
         return too_small(w, m, blocks, one_request, f);
     if (blocks > available)
-        return fail(f, -ENOMEM,
-                    "a KV pool of %.1f MiB (%llu tokens) and a workspace of %.1f MiB do not fit "
-                    "into the %.1f MiB of memory that are free: pass --kv-cache-memory %lluM or "
-                    "less, or a smaller --max-model-len",
-                    mib(blocks * m->block_bytes), (unsigned long long)blocks * GPU_KV_BLOCK,
-                    mib(m->workspace_bytes), mib(m->available_bytes),
-                    (unsigned long long)(available * m->block_bytes >> 20));
+        return too_large(w, m, blocks, one_request, f);
     if (blocks > UINT32_MAX / GPU_KV_BLOCK)
         return fail(f, -ERANGE,
                     "a KV pool of %llu blocks is more than this engine can number: pass "

@@ -193,7 +193,11 @@ static void asks_for_a_smaller_pool(void **state)
 static void says_what_does_not_fit(void **state)
 {
     (void)state;
-    refuses(NULL, 1, "of memory that are free");
+    refuses(
+        NULL, 1,
+        "MiB of memory that are free: one request of 256 tokens alone needs 0.1 MiB of KV: free "
+        "memory, raise the limit of the control group (memory.max, MemoryMax=), or pass a "
+        "smaller --max-model-len");
 }
 
 static int pool_that_does_not_fit(void)
