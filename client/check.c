@@ -156,8 +156,9 @@ static int check_sampling(struct llm_client *c, const struct llm_request *r)
 static int check_continuation(struct llm_client *c, const struct llm_request *r)
 {
     if (r->op != LLM_OP_GENERATE)
-        return r->first_choice || r->output_from
-                   ? FAIL(c, LLM_EPARAM, "first_choice and output_from are of a generate")
+        return r->first_choice || r->output_from || r->deadline_us || r->max_itl_us
+                   ? FAIL(c, LLM_EPARAM,
+                          "first_choice, output_from, deadline_us and max_itl_us are of a generate")
                    : 0;
     if ((uint64_t)r->first_choice + r->choices > LLM_CHOICES_MAX)
         return FAIL(c, LLM_EPARAM, "first_choice %u and choices %u exceed %d choices",
@@ -165,6 +166,9 @@ static int check_continuation(struct llm_client *c, const struct llm_request *r)
     if (r->output_from > r->n_tokens)
         return FAIL(c, LLM_EPARAM, "output_from is %u, behind the %u tokens", r->output_from,
                     r->n_tokens);
+    if (r->output_from && r->n_tokens - r->output_from > r->max_tokens)
+        return FAIL(c, LLM_EPARAM, "%u tokens from output_from on are more than max_tokens %u",
+                    r->n_tokens - r->output_from, r->max_tokens);
     return 0;
 }
 
@@ -202,6 +206,8 @@ static int check_session(struct llm_client *c, const struct llm_request *r)
         return FAIL(c, LLM_EPARAM, "a session's key is not 0: llm_session_key makes one of a name");
     if (r->session && !session_operation(r->op) && r->op != LLM_OP_GENERATE)
         return FAIL(c, LLM_EPARAM, "of a session there is no score, choose or nop");
+    if (r->session && r->op == LLM_OP_GENERATE && (r->choices != 1 || r->output_from))
+        return FAIL(c, LLM_EPARAM, "on a session one choice is generated, and output_from is 0");
     if (keep_given && !(r->session && cuts))
         return FAIL(c, LLM_EPARAM, "session_keep is of a session's append or generate");
     if (r->op == LLM_OP_SESSION_FORK && (!r->session_to || r->session_to == r->session))
