@@ -78,8 +78,8 @@ static const struct option table[] = {
      "prompt rows of one sequence in a step; 0: no cap of its own", "0"},
     {"activations", ACTIVATIONS, FIELD(activations), 0, 0, "int8|f32",
      "arithmetic of the linear layers", "int8 for quantized weights, else f32"},
-    {"kv-cache-dtype", KV_TYPE, FIELD(kv_type), 0, 0, "f16|f32", "how keys and values are stored",
-     "f16"},
+    {"kv-cache-dtype", KV_TYPE, FIELD(kv_type), 0, 0, "f16|f32|int8",
+     "how keys and values are stored", "f16"},
     {"kv-cache-memory", SIZE, FIELD(kv_cache_memory), 1, 1ull << 46, "SIZE",
      "bytes of the KV pool, as 512M or 4G", "min(4 GiB, a quarter of what is available)"},
     {"gpu-memory-utilization", SHARE, FIELD(gpu_memory_utilization), 0, 0, "SHARE",
@@ -345,7 +345,7 @@ static int set_word(const struct option *opt, const char *value, struct fail *f)
 static const int *values_of(enum kind kind)
 {
     static const int activations[] = {GPU_ACT_INT8, GPU_ACT_F32};
-    static const int kv_types[] = {GPU_KV_F16, GPU_KV_F32};
+    static const int kv_types[] = {GPU_KV_F16, GPU_KV_F32, GPU_KV_INT8};
     static const int waiters[] = {WAITER_AUTO, WAITER_URING, WAITER_EPOLL};
     static const int log_levels[] = {LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
                                      LOG_LEVEL_DEBUG};

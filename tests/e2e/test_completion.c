@@ -46,9 +46,9 @@ static void options_of_llmd(void **state)
 static void values_of_llmd(void **state)
 {
     (void)state;
-    offer("llmd", "--kv-cache-dtype \"\"", "f16\nf32\n");
+    offer("llmd", "--kv-cache-dtype \"\"", "f16\nf32\nint8\n");
     offer("llmd", "--kv-cache-dtype = f3", "f32\n");
-    offer("llmd", "--kv-cache-dtype =", "f16\nf32\n");
+    offer("llmd", "--kv-cache-dtype =", "f16\nf32\nint8\n");
     offer("llmd", "--threads \"\"", "\n");
 }
 

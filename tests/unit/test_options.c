@@ -92,6 +92,8 @@ static void equals_sign_and_repeats(void **state)
     assert_false(o.plain);
     assert_int_equal(o.activations, GPU_ACT_INT8);
     assert_int_equal(o.kv_type, GPU_KV_F16);
+    assert_int_equal(parse("--model a --kv-cache-dtype int8"), OPTIONS_RUN);
+    assert_int_equal(o.kv_type, GPU_KV_INT8);
 }
 
 static void promises_and_quotas(void **state)
@@ -237,7 +239,7 @@ static void out_of_range(void **state)
     refused("--model a --kv-cache-memory 1G --num-kv-blocks 3", "give one");
     refused("--model a --backend cuda", "--backend is one of cpu|cpu-plain, not 'cuda'");
     refused("--model a --activations int", "--activations is one of int8|f32");
-    refused("--model a --kv-cache-dtype int8", "--kv-cache-dtype is one of f16|f32");
+    refused("--model a --kv-cache-dtype int4", "--kv-cache-dtype is one of f16|f32|int8");
     refused("--model a --instance ../x", "'../x' is not a name");
     refused("--model a --instance .x", "not starting with a dot");
 }
