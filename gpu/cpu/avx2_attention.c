@@ -190,7 +190,8 @@ INLINE void score(const struct block *b, const struct span_keys *keys, unsigned 
     for (uint32_t d = 0; d < b->head_dim; d++) {
         UNROLL
         for (unsigned t = 0; t < TILES_MAX && t < tiles; t++) {
-            prefetch(tile[t] + keys->v_offset, (size_t)d * ATTN_TILE, type);
+            if (type != GPU_KV_INT8 || d % 4 == 0) /* four elements of its keys are a line */
+                prefetch(tile[t] + keys->v_offset, (size_t)d * ATTN_TILE, type);
             __m256 low = load8(tile[t], (size_t)d * ATTN_TILE, type);
             __m256 high = load8(tile[t], (size_t)d * ATTN_TILE + 8, type);
             UNROLL
