@@ -98,6 +98,17 @@ static void exact(void **state)
     run("f32", "f32", 0.003, 0.0005, 0.01);
 }
 
+/* What int8 keys and values cost by themselves: 0.0243 nat and 0.13 %. */
+static void int8_cache(void **state)
+{
+    (void)state;
+    struct engine_process e = {0};
+    engine_start(&e, real_model_path(), "--activations", "f32", "--kv-cache-dtype", "int8",
+                 "--max-model-len", "2304", NULL);
+    check_score(&e, 0.027, 0.003);
+    assert_int_equal(engine_stop(&e), 0);
+}
+
 static void as_shipped(void **state)
 {
     (void)state;
@@ -106,6 +117,7 @@ static void as_shipped(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(exact), cmocka_unit_test(as_shipped)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(exact), cmocka_unit_test(int8_cache),
+                                       cmocka_unit_test(as_shipped)};
     return cmocka_run_group_tests_name("golden_text", tests, NULL, NULL);
 }
