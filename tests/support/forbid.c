@@ -69,16 +69,27 @@ void forbid_io_uring_futexes(void)
     forbid_call_with(SYS_io_uring_register, 1, IORING_REGISTER_PROBE, EINVAL);
 }
 
-int in_a_process(int (*run)(void))
+pid_t start_a_process(int (*run)(void))
 {
     fflush(NULL);
     pid_t pid = fork();
-    if (pid < 0)
-        return 255;
     if (!pid)
         exit(run());
+    return pid;
+}
+
+int end_of_process(pid_t pid)
+{
     int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
+    if (pid < 0)
+        return 255;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return 255;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int in_a_process(int (*run)(void))
+{
+    return end_of_process(start_a_process(run));
 }

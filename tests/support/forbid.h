@@ -6,6 +6,7 @@
 #define LLMD_TESTS_FORBID_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
 /* The system call fails with `error` from now on. */
 void forbid_call(long call, int error);
@@ -22,5 +23,8 @@ void forbid_io_uring_futexes(void);
 /* Runs it in a process of its own, which exits with its result. Returns the exit status, 128 +
  * signal where it was killed. */
 int in_a_process(int (*run)(void));
+/* The two halves of it, for several at once. */
+pid_t start_a_process(int (*run)(void));
+int end_of_process(pid_t pid);
 
 #endif
