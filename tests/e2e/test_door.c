@@ -5,10 +5,13 @@
 #include "../support/by_hand.h"
 #include "../support/support.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -105,6 +108,125 @@ static void versions(void **state)
     assert_true(hand_say(fd, &m));
     hand_expect_reject(fd, LLM_EPROTO, "build both from the same release");
     hand_expect_end(fd);
+}
+
+static void sizes_of_entries(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct llm_message m = hand_hello();
+        *(i ? &m.hello.sqe_bytes : &m.hello.cqe_bytes) = 96;
+        int fd = knock();
+        assert_true(hand_say(fd, &m));
+        hand_expect_reject(fd, LLM_EPROTO, "96");
+        hand_expect_end(fd);
+    }
+}
+
+/* Of a newer client and of an older one: both speak what both know. */
+static void minors(void **state)
+{
+    (void)state;
+    const uint32_t said[] = {0, LLM_ABI_MINOR, LLM_ABI_MINOR + 1, UINT32_MAX};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        struct llm_message m = hand_hello();
+        struct hand h;
+        m.hello.minor = said[i];
+        assert_true(hand_open(&h, engine.instance, &m));
+        assert_int_equal(h.welcome.minor, said[i] < LLM_ABI_MINOR ? said[i] : LLM_ABI_MINOR);
+        assert_true(hand_nop(&h));
+        hand_close(&h);
+    }
+}
+
+static uint32_t descriptors_of_engine(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)engine.pid);
+    DIR *d = opendir(path);
+    uint32_t n = 0;
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* A connection is closed a moment after its end is seen here. */
+static void no_more_descriptors_than(uint32_t before)
+{
+    uint64_t end = test_now_ns() + 20000000000u;
+    while (descriptors_of_engine() > before)
+        assert_true(test_now_ns() < end);
+}
+
+/* With a HELLO that is sound otherwise. The engine has none of them, not for a moment. */
+static void foreign_descriptors(void **state)
+{
+    (void)state;
+    uint8_t packet[LLM_CONTROL_MAX];
+    struct llm_message m = hand_hello();
+    int n = control_encode(&m, packet, sizeof packet);
+    const int fds[LLM_CONTROL_FDS] = {0, 1, 2, 0, 1};
+    uint32_t before = descriptors_of_engine();
+    for (int i = 0; i < 20; i++) {
+        int fd = knock();
+        assert_int_equal(control_send(fd, packet, (size_t)n, fds, 1 + i % LLM_CONTROL_FDS), 0);
+        hand_expect_end(fd);
+    }
+    no_more_descriptors_than(before);
+}
+
+static void packets_of_other_lengths(void **state)
+{
+    (void)state;
+    static uint8_t large[4 * LLM_CONTROL_MAX];
+    struct llm_message m = hand_hello();
+    int n = control_encode(&m, large, sizeof large);
+    const size_t lengths[] = {1, (size_t)n - 1, (size_t)n + 1, LLM_CONTROL_MAX + 1, sizeof large};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int fd = knock();
+        assert_int_equal(send(fd, large, lengths[i], MSG_NOSIGNAL), lengths[i]);
+        hand_expect_end(fd);
+    }
+}
+
+/* failure test (10): segments may not grow so far. The library says the engine's sentence. */
+static void no_memory(void **state)
+{
+    (void)state;
+    struct rlimit was, now;
+    struct llm_options o = LLM_OPTIONS_INIT;
+    struct llm_client *c;
+    assert_int_equal(prlimit(engine.pid, RLIMIT_FSIZE, NULL, &was), 0);
+    now = (struct rlimit){8 << 20, was.rlim_max};
+    assert_int_equal(prlimit(engine.pid, RLIMIT_FSIZE, &now, NULL), 0);
+    uint32_t before = descriptors_of_engine();
+    o.arena_bytes = 32 << 20;
+    assert_int_equal(llm_connect(&c, engine.instance, &o), -ENOMEM);
+    assert_non_null(strstr(llm_connect_error(), "no memory for this client"));
+    assert_non_null(strstr(llm_connect_error(), "llmd-up"));
+    no_more_descriptors_than(before);
+    assert_int_equal(llm_connect(&c, engine.instance, NULL), 0); /* a smaller one is served */
+    llm_close(c);
+    assert_int_equal(prlimit(engine.pid, RLIMIT_FSIZE, &was, NULL), 0);
+    assert_int_equal(llm_connect(&c, engine.instance, &o), 0);
+    llm_close(c);
+}
+
+/* As large as can be asked for: it comes in pieces, while others go on. */
+static void the_largest_client(void **state)
+{
+    (void)state;
+    struct llm_message m = hand_hello();
+    struct hand h;
+    m.hello.sq_entries = LLM_SQ_ENTRIES_MAX;
+    m.hello.cq_entries = LLM_CQ_ENTRIES_MAX;
+    m.hello.arena_bytes = LLM_ARENA_BYTES_MAX;
+    assert_true(hand_open(&h, engine.instance, &m));
+    assert_int_equal(h.welcome.cq_entries, LLM_CQ_ENTRIES_MAX);
+    assert_true(hand_nop(&h));
+    hand_close(&h);
 }
 
 static void sizes(void **state)
@@ -260,7 +382,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENARIO(versions),
+        SCENARIO(minors),
+        SCENARIO(sizes_of_entries),
         SCENARIO(sizes),
+        SCENARIO(the_largest_client),
+        SCENARIO(no_memory),
+        SCENARIO(foreign_descriptors),
+        SCENARIO(packets_of_other_lengths),
         SCENARIO(nonsense),
         SCENARIO(a_crowd_of_silent_strangers),
         SCENARIO(speaks_after_welcome),

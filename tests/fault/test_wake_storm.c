@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TOKENS = 100, STORMS = 3, TICKS = 3, SLEEPS_A_TICK = 100 };
+enum { TOKENS = 100, STORMS = 3, TICKS = 2, SLEEPS_A_TICK = 100 };
 
 static struct engine_process engine;
 static const struct llm_board *board;
@@ -37,15 +37,28 @@ static void stream(int32_t *tokens)
     assert_int_equal(n, TOKENS);
 }
 
-static int start(void **state)
+static void start_with(const char *io)
 {
-    (void)state;
+    engine = (struct engine_process){0};
     engine_start(&engine, golden_path("tiny_gguf/llama.Q4_0.gguf"), "--threads", "1",
-                 "--idle-spin-us", "0", NULL);
+                 "--idle-spin-us", "0", "--io", io, NULL);
     board = hand_board(engine.instance);
     assert_non_null(board);
     assert_int_equal(llm_connect(&neighbour, engine.instance, NULL), 0);
     stream(expected);
+}
+
+static int start_io_uring(void **state)
+{
+    (void)state;
+    start_with("io_uring");
+    return 0;
+}
+
+static int start_epoll(void **state)
+{
+    (void)state;
+    start_with("epoll");
     return 0;
 }
 
@@ -114,5 +127,6 @@ static void the_engine_sleeps_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_engine_sleeps_on)};
-    return cmocka_run_group_tests(tests, start, finish);
+    int failed = cmocka_run_group_tests_name("io_uring", tests, start_io_uring, finish);
+    return failed + cmocka_run_group_tests_name("epoll", tests, start_epoll, finish);
 }
