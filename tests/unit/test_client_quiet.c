@@ -30,6 +30,18 @@ void *malloc(size_t size)
     allocations++;
     return __libc_malloc(size);
 }
+extern void *__libc_calloc(size_t n, size_t size);
+void *calloc(size_t n, size_t size)
+{
+    allocations++;
+    return __libc_calloc(n, size);
+}
+extern void *__libc_realloc(void *p, size_t size);
+void *realloc(void *p, size_t size)
+{
+    allocations++;
+    return __libc_realloc(p, size);
+}
 #endif
 
 enum { ROUNDS = 2000 };
@@ -106,6 +118,26 @@ static void one_round(struct fake *f, struct llm_client *c, int round)
         _exit(6);
 }
 
+/* A session's request and a choose are no different. */
+static void round_of_1_1(struct fake *f, struct llm_client *c)
+{
+    static const int32_t prompt[] = {1, 2, 3};
+    struct llm_label label = {prompt, 2};
+    struct llm_event e;
+    uint64_t id[2];
+    beat(f);
+    if (llm_session_replace(c, 7, 1, prompt, 2, &id[0]) ||
+        llm_choose(c, prompt, 3, &label, 1, &id[1]))
+        _exit(8);
+    for (int i = 0; i < 2; i++) {
+        take(f);
+        fake_done(f, id[i], 0, LLM_FINISH_STOP);
+    }
+    fake_publish(f);
+    if (llm_wait(c, &e, -1) != 1 || e.id != id[0] || llm_wait(c, &e, -1) != 1 || e.id != id[1])
+        _exit(9);
+}
+
 static void the_busy_path_is_quiet(void **state)
 {
     struct fake *f = *state;
@@ -120,7 +152,7 @@ static void the_busy_path_is_quiet(void **state)
         forbid_system_calls();
         unsigned long before = allocations;
         for (int round = 0; round < ROUNDS; round++)
-            one_round(f, c, round);
+            one_round(f, c, round), round_of_1_1(f, c);
         _exit(allocations == before ? 0 : 7);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
