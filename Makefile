@@ -51,7 +51,7 @@ JEMALLOC    := $(if $(SAN),,-ljemalloc)
 
 include etc/install.mk
 
-.PHONY: all help deps run check check-all model-check test-build fuzz bench clean format
+.PHONY: all help deps run check check-all model-check abi-check test-build fuzz bench clean format
 .DEFAULT_GOAL := all
 # as many compilers as CPUs, unless the caller says how many
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -78,6 +78,10 @@ check-all: all ## the same with exhaustive shapes and seeds, and soaks
 model-check: ## the ring protocol's models (FAULT=noC1 ...: with that fault, shows what breaks)
 	@$(MAKE) -s --no-print-directory $(PARALLEL) $(B)/tests/model/main
 	@$(B)/tests/model/main $(FAULT)
+
+abi-check: ## sizes and offsets of the contract against tests/abi/abi.txt (UPDATE=1: a deliberate change)
+	@$(MAKE) -s --no-print-directory $(B)/tests/abi/main
+	@$(if $(UPDATE),$(B)/tests/abi/main >tests/abi/abi.txt,$(B)/tests/abi/main | diff -u tests/abi/abi.txt - && echo 'the contract is unchanged')
 
 FUZZ ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 fuzz: deps ## run each fuzzer for FUZZ_SECONDS=60 (clang; FUZZ="gguf ..." for some of them)
@@ -153,6 +157,10 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(B)/libcore.a
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
+
+$(B)/tests/abi/main: $(B)/obj/tests/abi/main.o
+	@mkdir -p $(@D)
+	@$(CC) $(ALL_LDFLAGS) -o $@ $<
 
 # a fuzzer has libFuzzer's main under `make fuzz`; else one that replays its corpus
 FUZZ_MAIN := $(if $(findstring fuzzer,$(SAN)),-fsanitize=fuzzer,$(B)/obj/tests/fuzz/replay.o)
