@@ -2,12 +2,13 @@
  * that the caller sees each stream whole, once. Each "death" closes the engine's sockets and throws
  * its memory away; the next one may have other limits, another version or other numerics.
  */
-#include "../../client/handle.h"
 #include "../../client/llmclient.h"
+#include "../../client/resume_state.h"
 
 #include "fake_engine.h"
 
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 
 static const int32_t prompt[] = {3, 1, 4, 1, 5};
 
@@ -707,6 +708,14 @@ static void asked_for_at_the_wrong_time(void **state)
 
 /* ---- waiting in a loop of one's own ---- */
 
+/* It would make the descriptor readable for nothing, later. */
+static bool timer_runs(const struct llm_client *c)
+{
+    struct itimerspec t;
+    REQUIRE(!timerfd_gettime(c->resume->timer, &t));
+    return t.it_value.tv_sec || t.it_value.tv_nsec;
+}
+
 /* Waits as the loop of llmclient.h does, until llm_poll has an event; plays the engine's door. */
 static struct llm_event loop_until_event(struct fake *f, struct llm_client *c, int fd, bool *door)
 {
@@ -758,7 +767,9 @@ static void the_descriptor_stays(void **state)
                     assert_true(readable(fd, 60000));
             fake_handshake(f);
         }
+        assert_true(timer_runs(c));
         assert_int_equal(llm_poll(c, &e), 0);
+        assert_false(timer_runs(c));
         assert_int_equal(llm_fd(c), fd);
     }
     struct llm_sqe sent = take(f, prompt, 5);
