@@ -160,6 +160,86 @@ static void epoll_tells_of_a_refusal(void **state)
     free(said);
 }
 
+/* ---- session.c ---- */
+
+/* "WORDS: N tokens", or fails. */
+static unsigned tokens_after(const char *said, const char *words)
+{
+    const char *at = strstr(said, words);
+    if (!at)
+        fail_msg("'%s' is not in: %s", words, said);
+    return (unsigned)strtoul(at + strlen(words), NULL, 10);
+}
+
+static void session_takes_a_call(void **state)
+{
+    (void)state;
+    char command[2048];
+    snprintf(command, sizeof command, "timeout 300 '%s' %s", built("client/examples/session"),
+             engine.instance);
+    char *said = succeeds(command);
+    unsigned opened = tokens_after(said, "opened: ");
+    unsigned spoken = tokens_after(said, "the caller has spoken: ");
+    unsigned cut = tokens_after(said, "interrupted after 6 tokens of the answer: ");
+    unsigned again = tokens_after(said, "interrupted after 12: ");
+    assert_true(opened > 0 && spoken > opened && cut == spoken + 6 && again > cut + 12);
+    assert_non_null(strstr(said, "closed\n"));
+    char *once_more = succeeds(command); /* nothing of the first call is left */
+    assert_string_equal(said, once_more);
+    free(said), free(once_more);
+}
+
+/* ---- choose.c ---- */
+
+/* Log-probability of the label behind the prompt, by a score of both. */
+static double score(const char *prompt, const char *label)
+{
+    struct llm_client *c;
+    struct llm_tokenizer *t;
+    struct llm_request r = LLM_REQUEST_INIT;
+    struct llm_event e;
+    int32_t tokens[256];
+    double sum = 0;
+    assert_int_equal(llm_connect(&c, engine.instance, NULL), 0);
+    assert_int_equal(llm_tokenizer_open(&t, c), 0);
+    long n = llm_tokenize(t, prompt, strlen(prompt), 0, tokens, 256);
+    long more = llm_tokenize(t, label, strlen(label), 0, tokens + n, (size_t)(256 - n));
+    assert_true(n > 0 && more > 0 && n + more <= 256);
+    r.op = LLM_OP_SCORE, r.tokens = tokens, r.n_tokens = (uint32_t)(n + more);
+    assert_int_equal(llm_submit(c, &r, NULL), 0);
+    while (llm_wait(c, &e, 60000) == 1 && e.type == LLM_EVENT_TOKENS)
+        for (uint32_t i = 0; i < e.n_tokens; i++)
+            if (e.position + i >= (uint32_t)n)
+                sum += (double)e.logprobs[i];
+    assert_int_equal(e.type, LLM_EVENT_DONE);
+    llm_tokenizer_close(t);
+    llm_close(c);
+    return sum;
+}
+
+static void choose_agrees_with_scores(void **state)
+{
+    (void)state;
+    static const char prompt[] = "The capital of France is";
+    static const char *const labels[] = {" Paris", " a big town", " no"};
+    char command[2048], expected[1024] = "";
+    double sums[3];
+    int best = 0;
+    snprintf(command, sizeof command, "timeout 300 '%s' %s '%s' '%s' '%s' '%s'",
+             built("client/examples/choose"), engine.instance, prompt, labels[0], labels[1],
+             labels[2]);
+    char *said = succeeds(command);
+    for (int i = 0; i < 3; i++) {
+        sums[i] = score(prompt, labels[i]);
+        best = sums[i] > sums[best] ? i : best;
+    }
+    for (int i = 0; i < 3; i++)
+        snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%c %9.4f  %s\n",
+                 i == best ? '*' : ' ', sums[i], labels[i]);
+    assert_string_equal(said, expected);
+    free(said);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +247,8 @@ int main(void)
         cmocka_unit_test(simple_is_the_head_example),
         cmocka_unit_test(epoll_serves_a_pipe),
         cmocka_unit_test(epoll_tells_of_a_refusal),
+        cmocka_unit_test(session_takes_a_call),
+        cmocka_unit_test(choose_agrees_with_scores),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }
