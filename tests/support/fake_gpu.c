@@ -53,40 +53,41 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 32;
 }
 
-static uint64_t add_token(uint64_t hash, int32_t token)
+uint64_t fake_model_add(uint64_t hash, int32_t token)
 {
     return mix(hash + 0x51ed27u + (uint64_t)(uint32_t)token);
 }
 
-static int32_t draw(uint64_t hash, const struct gpu_sampling *s, uint32_t position, uint32_t vocab)
+int32_t fake_model_draw(uint64_t hash, const struct gpu_sampling *s, uint32_t position,
+                        uint32_t vocab)
 {
     if (s->temperature > 0.0f)
         hash = mix(hash ^ mix(s->seed ^ mix((uint64_t)position << 32 | s->choice)));
     return (int32_t)(hash % vocab);
 }
 
-static float logprob_of(uint64_t hash, int32_t token)
+float fake_model_logprob_of(uint64_t hash, int32_t token)
 {
-    return -(float)(add_token(hash, token) >> 44) / 65536.0f;
+    return -(float)(fake_model_add(hash, token) >> 44) / 65536.0f;
 }
 
 static uint64_t hash_of(const int32_t *history, uint32_t n)
 {
     uint64_t hash = 0;
     for (uint32_t i = 0; i < n; i++)
-        hash = add_token(hash, history[i]);
+        hash = fake_model_add(hash, history[i]);
     return hash;
 }
 
 int32_t fake_model_next(const int32_t *history, uint32_t n, const struct gpu_sampling *sampling,
                         uint32_t vocab)
 {
-    return draw(hash_of(history, n), sampling, n, vocab);
+    return fake_model_draw(hash_of(history, n), sampling, n, vocab);
 }
 
 float fake_model_logprob(const int32_t *history, uint32_t n, int32_t token)
 {
-    return logprob_of(hash_of(history, n), token);
+    return fake_model_logprob_of(hash_of(history, n), token);
 }
 
 /* ---- a step ---- */
@@ -113,6 +114,17 @@ static void check_shape(const struct fake_gpu *g, const struct gpu_step *s)
     }
 }
 
+static struct fake_cell *cell_of(const struct fake_gpu *g, const struct gpu_seq *q, uint32_t pos)
+{
+    return &g->blocks[q->blocks[pos / GPU_KV_BLOCK]][pos % GPU_KV_BLOCK];
+}
+
+static void write_row(struct fake_gpu *g, const struct gpu_seq *q, uint32_t pos, int32_t token)
+{
+    uint64_t before = pos ? cell_of(g, q, pos - 1)->hash : 0;
+    *cell_of(g, q, pos) = (struct fake_cell){fake_model_add(before, token), token, pos + 1};
+}
+
 static void write_rows(struct fake_gpu *g, const struct gpu_step *s)
 {
     memset(g->written_by, 0, g->n_blocks * sizeof *g->written_by);
@@ -122,8 +134,7 @@ static void write_rows(struct fake_gpu *g, const struct gpu_step *s)
             DEMAND(block < g->n_blocks);
             DEMAND(g->written_by[block] == 0 || g->written_by[block] == i + 1);
             g->written_by[block] = i + 1;
-            g->blocks[block][pos % GPU_KV_BLOCK] =
-                (struct fake_cell){s->tokens[s->seqs[i].first_row + k], pos + 1};
+            write_row(g, &s->seqs[i], pos, s->tokens[s->seqs[i].first_row + k]);
         }
 }
 
@@ -147,14 +158,15 @@ static const struct gpu_seq *sequence_of(const struct gpu_step *s, uint32_t row)
     abort();
 }
 
-/* The history as the pool has it: positions 0 .. pos. */
+/* The history as the pool has it: positions 0 .. pos, each written behind the one before it. */
 static uint64_t read_history(const struct fake_gpu *g, const struct gpu_seq *q, uint32_t pos)
 {
     uint64_t hash = 0;
     for (uint32_t p = 0; p <= pos; p++) {
-        const struct fake_cell *c = &g->blocks[q->blocks[p / GPU_KV_BLOCK]][p % GPU_KV_BLOCK];
+        const struct fake_cell *c = cell_of(g, q, p);
         DEMAND(c->pos_plus_1 == p + 1);
-        hash = add_token(hash, c->token);
+        hash = fake_model_add(hash, c->token);
+        DEMAND(c->hash == hash);
     }
     return hash;
 }
@@ -169,8 +181,8 @@ static void compute_output(struct fake_gpu *g, const struct gpu_step *s, uint32_
     int32_t token = o->target;
     if (token < 0)
         token = g->forced_token >= 0 ? g->forced_token
-                                     : draw(hash, &o->sampling, o->position, g->vocab);
-    s->results[i] = (struct gpu_result){token, logprob_of(hash, token)};
+                                     : fake_model_draw(hash, &o->sampling, o->position, g->vocab);
+    s->results[i] = (struct gpu_result){token, fake_model_logprob_of(hash, token)};
 }
 
 static int fake_submit(struct gpu *handle, const struct gpu_step *step)
@@ -197,6 +209,8 @@ static int fake_wait(struct gpu *handle)
     for (uint32_t i = 0; i < s->n_outputs; i++)
         compute_output(g, s, i);
     g->rows_last = s->n_rows;
+    if (g->clock)
+        *g->clock += g->step_ns + s->n_rows * g->row_ns;
     if (g->watch)
         g->watch(g->watch_context, s);
     return 0;

@@ -1,7 +1,8 @@
 /* fake_gpu.h - a backend for tests of the scheduling core. Its "model" is a hash of the whole token
- * history, and the history is what the KV blocks hold: a wrong block table, a missing copy or a
- * write to a shared block changes the tokens that come out. It checks what gpu.h demands of a step
- * and aborts the test where it is broken. */
+ * history, and the history is what the KV blocks hold. As keys and values of a real model do, the
+ * cell of a position depends on everything before it: a wrong block table, a missing copy, a write
+ * to a shared block, or a cached block that was found behind other tokens breaks the chain. The
+ * backend checks that, and what gpu.h demands of a step, and aborts the test where it is broken. */
 #ifndef LLMD_TESTS_FAKE_GPU_H
 #define LLMD_TESTS_FAKE_GPU_H
 
@@ -11,6 +12,7 @@
 #include "../../gpu/gpu.h"
 
 struct fake_cell { /* one position of one block */
+    uint64_t hash; /* of the history up to here */
     int32_t token;
     uint32_t pos_plus_1; /* 0: never written */
 };
@@ -27,6 +29,9 @@ struct fake_gpu {
     /* called at the end of each wait, if not NULL */
     void (*watch)(void *context, const struct gpu_step *step);
     void *watch_context;
+    /* virtual time, if `clock` is not NULL: each step takes step_ns and row_ns for every row */
+    uint64_t *clock;
+    uint64_t step_ns, row_ns;
 };
 
 void fake_gpu_open(struct fake_gpu *g, uint32_t vocab, uint32_t n_blocks, uint32_t max_rows,
@@ -42,5 +47,11 @@ static inline struct gpu *fake_gpu_handle(struct fake_gpu *g)
 int32_t fake_model_next(const int32_t *history, uint32_t n, const struct gpu_sampling *sampling,
                         uint32_t vocab);
 float fake_model_logprob(const int32_t *history, uint32_t n, int32_t token);
+
+/* The same token by token: the hash of nothing is 0. */
+uint64_t fake_model_add(uint64_t hash, int32_t token);
+int32_t fake_model_draw(uint64_t hash, const struct gpu_sampling *s, uint32_t position,
+                        uint32_t vocab);
+float fake_model_logprob_of(uint64_t hash, int32_t token);
 
 #endif
