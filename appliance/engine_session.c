@@ -147,7 +147,7 @@ static void fork_session(struct engine *e, const struct engine_entry *in, struct
     memcpy(s->tokens, old->tokens, old->n_tokens * sizeof *s->tokens);
     s->n_tokens = old->n_tokens;
     engine_fill_sequence(s, e, in, 0);
-    session_add(&e->sessions, s, in->q->target, in->now_ns);
+    session_add(&e->sessions, s, in->q->target, in->now_ns)->no_cache = from->no_cache;
     schedule_share(&e->schedule, s, old, old->n_computed);
     answer(e, in, s->n_tokens);
     sequence_detach(&e->table, s);

@@ -197,6 +197,8 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
     s->user_data = q->user_data;
     s->op = (enum llm_op)q->op;
     s->flags = q->flags;
+    if (s->session && s->session->no_cache)
+        s->flags |= LLM_SQE_NO_CACHE;
     s->choice = q->op == LLM_OP_GENERATE ? q->first_choice + choice : choice;
     s->sampling = (struct gpu_sampling){.temperature = q->temperature,
                                         .top_p = q->top_p,

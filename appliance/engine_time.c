@@ -8,7 +8,7 @@
 
 static bool waits_for_first(const struct sequence *s)
 {
-    return s->op == LLM_OP_GENERATE && !s->t_first && s->state != SEQUENCE_ENDING;
+    return s->op == LLM_OP_GENERATE && s->n_tokens == s->n_prompt;
 }
 
 static bool waits_in_queue(const struct sequence *s)
@@ -21,9 +21,12 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* What has ended and waits for ring room is not late any more. */
 static uint64_t next_moment(const struct sequence *s)
 {
     uint64_t at = s->expires_ns;
+    if (s->state == SEQUENCE_ENDING)
+        return UINT64_MAX;
     if (waits_for_first(s))
         at = least(at, s->due_ns);
     if (waits_in_queue(s))
@@ -90,10 +93,19 @@ static void expire_sessions(struct engine *e, uint64_t now_ns)
     }
 }
 
+static uint32_t count_idle(const struct engine *e)
+{
+    uint32_t n = 0;
+    LIST_EACH (at, &e->sessions.by_use)
+        n += LIST_OF(at, struct session, use)->sequence->state == SEQUENCE_IDLE;
+    return n;
+}
+
 void engine_tick(struct engine *e, uint64_t now_ns)
 {
     engine_check_time(e, now_ns);
     if (e->config.session_idle_ms)
         expire_sessions(e, now_ns);
+    STATS_SET(&e->stats, sessions_idle, count_idle(e));
     engine_publish_gauges(e);
 }

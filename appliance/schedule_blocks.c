@@ -247,6 +247,22 @@ void schedule_adopt_cached(struct schedule *c, struct sequence *s)
     }
 }
 
+/* Walks on from what it has, without taking anything. */
+uint32_t schedule_cached(const struct schedule *c, const struct sequence *s)
+{
+    uint32_t reusable = sequence_reusable(s), n = s->n_computed;
+    if (!may_cache(c, s) || n != s->n_hashed * GPU_KV_BLOCK)
+        return n;
+    struct kv_hash hash =
+        n ? s->hashes[s->n_hashed - 1] : kv_pool_root(&c->pool, s->domain->id, 0, 0);
+    for (; n + GPU_KV_BLOCK <= reusable; n += GPU_KV_BLOCK) {
+        hash = kv_pool_chain(&c->pool, hash, s->tokens + n);
+        if (kv_pool_find(&c->pool, hash) == KV_NO_BLOCK)
+            break;
+    }
+    return n;
+}
+
 void schedule_publish(struct schedule *c, struct sequence *s)
 {
     if (!may_cache(c, s))

@@ -39,6 +39,8 @@ void schedule_keep_lease(struct schedule *c, struct sequence *s);
 void schedule_end_lease(struct sequence *s);
 /* What the prefix cache has of the rest of its history. */
 void schedule_adopt_cached(struct schedule *c, struct sequence *s);
+/* Tokens that it would not compute if it were admitted now. */
+uint32_t schedule_cached(const struct schedule *c, const struct sequence *s);
 /* What is full and accepted becomes findable. */
 void schedule_publish(struct schedule *c, struct sequence *s);
 /* The block that the next row is written to becomes its own. */

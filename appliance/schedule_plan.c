@@ -300,7 +300,7 @@ uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
             decodes.decode_rows++;
             decodes.decode_context += c->running[i]->n_tokens;
         }
-    uint64_t rows = rows_before(c, s) + sequence_inputs(s) - s->n_computed;
+    uint64_t rows = rows_before(c, s) + sequence_inputs(s) - schedule_cached(c, s);
     uint64_t wait_ns = (uint64_t)steps_to_a_place(c, s) * cost_predict(&c->cost, &decodes);
     return wait_ns + cost_prefill_ns(&c->cost, rows, rows_of_a_step(c, &decodes), &decodes);
 }

@@ -62,6 +62,7 @@ struct session *session_add(struct session_table *t, struct sequence *s, uint64_
     session->sequence = s;
     session->used_ns = now_ns;
     session->pinned = false;
+    session->no_cache = s->flags & LLM_SQE_NO_CACHE;
     session->pinned_blocks = 0;
     list_insert_before(bucket_of(t, session->domain->id, key), &session->chain);
     list_insert_before(&t->by_use, &session->use);

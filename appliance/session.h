@@ -14,6 +14,7 @@ struct session {
     struct sequence *sequence;
     uint64_t used_ns;
     bool pinned;            /* its lease is never taken */
+    bool no_cache;          /* what it was opened with holds for all that is done with it */
     uint32_t pinned_blocks; /* what it counts against the quota of pins */
     struct list chain;      /* its bucket, or the free ones */
     struct list use;        /* node of session_table.by_use */
