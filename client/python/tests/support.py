@@ -23,7 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = (ROOT / os.environ.get("B", "build")).resolve()
 sys.path.insert(0, str(ROOT / "client" / "python"))
-os.environ.setdefault("LLMCLIENT_LIBRARY", str(BUILD / "libllmclient.so"))
+if not os.environ.get("LLMCLIENT_LIBRARY"):
+    os.environ["LLMCLIENT_LIBRARY"] = str(BUILD / "libllmclient.so")
 
 import llmclient  # noqa: E402  (the path comes first)
 
@@ -61,20 +62,25 @@ class Engine:
         ]  # fmt: skip
         self.process = subprocess.Popen(
             self.command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             preexec_fn=_die_with_parent,
         )
         atexit.register(self.stop)
         said = []
-        for line in self.process.stderr:
+        for line in self.process.stdout:
             said.append(line)
             if ": ready: " in line:
                 break
         else:
             raise AssertionError("the engine did not start:\n" + "".join(said))
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        threading.Thread(target=self._read_on, args=(self.process,), daemon=True).start()
+
+    @staticmethod
+    def _read_on(process):
+        with process.stdout:
+            process.stdout.read()
 
     def kill(self):
         self.process.kill()
