@@ -83,6 +83,10 @@ abi-check: ## sizes and offsets of the contract against tests/abi/abi.txt (UPDAT
 	@$(MAKE) -s --no-print-directory $(B)/tests/abi/main
 	@$(if $(UPDATE),$(B)/tests/abi/main >tests/abi/abi.txt,$(B)/tests/abi/main | diff -u tests/abi/abi.txt - && echo 'the contract is unchanged')
 
+sim: ## the scheduler under a virtual clock, beside first come (SIM="--requests N --seed S --workload NAME")
+	@$(MAKE) -s --no-print-directory $(PARALLEL) $(B)/tests/sim/main
+	@$(B)/tests/sim/main $(SIM)
+
 FUZZ ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 fuzz: deps ## run each fuzzer for FUZZ_SECONDS=60 (clang; FUZZ="gguf ..." for some of them)
 	@B=$(B)-fuzz MAKE='$(MAKE)' sh tests/fuzz/run.sh $(FUZZ)
@@ -104,6 +108,9 @@ bench-build: $(BENCHES)
 $(BENCHES): $(call obj,$(BENCH_LIB))
 RING_MODEL_O := $(call obj,$(filter-out tests/model/main.c,$(wildcard tests/model/*.c)))
 $(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TESTS)) $(B)/tests/model/main: $(RING_MODEL_O)
+
+SIM_O := $(call obj,$(filter-out tests/sim/main.c,$(wildcard tests/sim/*.c)))
+$(filter $(B)/tests/unit/test_simulator%,$(TESTS)) $(B)/tests/sim/main: $(SIM_O)
 
 # AVX2 sources: chosen at run time, so only these files may use the instructions
 ifeq ($(shell uname -m),x86_64)
@@ -140,7 +147,7 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 # the readers of model files are there for what needs no engine
 $(B)/llmctl: $(CTL_O) $(MODEL_O) $(B)/obj/client.a
 	@echo '  LINK $@'
-	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -luring -lxxhash -ljansson -ledit -lm
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -luring -lxxhash -ljansson -ledit -lncursesw -lm
 
 # as a program outside the tree is built
 $(B)/client/examples/%: client/examples/%.c $(B)/libllmclient.a
