@@ -205,6 +205,7 @@ int control_accept(struct control_server *s, uint64_t now_ns)
     struct knock *k = &s->knock[slot];
     k->fd = fd;
     k->generation++;
+    k->waits = false;
     k->since_ns = now_ns;
     return slot;
 }

@@ -30,6 +30,7 @@ struct knock {
     uint32_t generation;
     bool armed;   /* the loop's poll on fd has not completed; set by the loop */
     bool closing; /* shut: is closed when that poll completes */
+    bool waits;   /* it spoke while the door was shut: is to be heard; set by the loop */
     uint64_t since_ns;
 };
 

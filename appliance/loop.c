@@ -33,6 +33,7 @@ struct loop {
     int wait_failure; /* the kernel refuses to let us wait */
     uint64_t now_ns, last_work_ns, last_tick_ns, tick_ns;
     uint64_t door_ns; /* under load the door opens again then */
+    bool knocks_wait; /* some spoke meanwhile */
 };
 
 static uint64_t clock_ns(void)
@@ -213,8 +214,29 @@ static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
     if (k->generation != generation || !k->armed)
         return;
     l->accept_later = false;
-    if (control_polled(l->c.server, i))
+    if (!control_polled(l->c.server, i))
+        return;
+    k->waits = true;
+    l->knocks_wait = true;
+}
+
+/* One of those who spoke. True if there may be more. */
+static bool hear_next(struct loop *l)
+{
+    if (!l->knocks_wait || !door_is_open(l))
+        return l->knocks_wait;
+    uint64_t start_ns = clock_ns();
+    for (uint32_t i = 0; i < CONTROL_KNOCKS; i++) {
+        struct knock *k = &l->c.server->knock[i];
+        if (k->fd < 0 || !k->waits || k->closing)
+            continue;
+        k->waits = false;
         hear(l, i);
+        charge_door(l, start_ns);
+        return true;
+    }
+    l->knocks_wait = false;
+    return false;
 }
 
 /* Most have said HELLO by now: they are not in the way of a crowd that says nothing. A few at a
@@ -320,6 +342,7 @@ static bool work_round(struct loop *l)
 {
     take_events(l);
     bool worked = clients_sweep(l->c.clients);
+    worked |= hear_next(l);
     worked |= prepare(l);
     if (engine_has_work(l->c.engine)) {
         step(l);

@@ -72,24 +72,31 @@ static bool map_all(struct hand *h)
                              w->arena_bytes, w->max_inflight);
 }
 
+static bool greet(struct hand *h, struct llm_message *m)
+{
+    uint8_t packet[LLM_CONTROL_MAX];
+    int n_fds = LLM_CONTROL_FDS;
+    if (!hand_say(h->socket, m) || !hand_wait(h->socket))
+        return false;
+    int n = control_receive(h->socket, packet, sizeof packet, h->fds, &n_fds);
+    if (n <= 0 || control_decode(packet, (size_t)n, m))
+        return false;
+    if (m->kind == LLM_MSG_REJECT)
+        h->reject = m->reject;
+    if (m->kind != LLM_MSG_WELCOME || n_fds != LLM_CONTROL_FDS)
+        return false;
+    h->welcome = m->welcome;
+    return map_all(h);
+}
+
 bool hand_open(struct hand *h, const char *instance, const struct llm_message *hello)
 {
     struct llm_message m = hello ? *hello : hand_hello();
-    uint8_t packet[LLM_CONTROL_MAX];
-    int n_fds = LLM_CONTROL_FDS;
     *h = (struct hand){.socket = hand_knock(instance)};
-    if (h->socket < 0 || !hand_say(h->socket, &m) || !hand_wait(h->socket))
-        return false;
-    int n = control_receive(h->socket, packet, sizeof packet, h->fds, &n_fds);
-    if (n <= 0 || control_decode(packet, (size_t)n, &m))
-        return false;
-    if (m.kind == LLM_MSG_WELCOME && n_fds == LLM_CONTROL_FDS) {
-        h->welcome = m.welcome;
-        return map_all(h);
-    }
-    if (m.kind == LLM_MSG_REJECT)
-        h->reject = m.reject;
-    close(h->socket);
+    if (h->socket >= 0 && greet(h, &m))
+        return true;
+    if (h->socket >= 0)
+        close(h->socket);
     return false;
 }
 
