@@ -1,6 +1,7 @@
 /* test_engine_death.c - the engine is killed under waiting clients: every request of each ends with
  * its own error, whether it waits in the library or in a loop of its own. A new engine starts over
- * what was left, and a second one on a living instance changes nothing there.
+ * what was left, and a second one on a living instance changes nothing there. Failure tests (3) and
+ * (4).
  */
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"

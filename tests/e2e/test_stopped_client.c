@@ -1,6 +1,6 @@
 /* test_stopped_client.c - a process that is stopped is not dead: its client is neither evicted nor
  * in anybody's way, its tokens wait, and all of them come when it goes on. Also where it has
- * announced its bell, which rings unheard until it is full.
+ * announced its bell, which rings unheard until it is full. Failure test (5).
  */
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"

@@ -7,6 +7,8 @@
  *   3. an event belongs to a request that is in flight and says nothing out of range;
  *   4. every choice brings exactly one final, when the end comes at the latest.
  *
+ * Failure test (8), the client's side: cursors start at 0 or just below 2^32.
+ *
  * The handle is built here as llm_connect builds it, but for the handshake. Input: data[0] says
  * where the cursors start, then commands of a byte each with their operands (tape.h); see enum
  * command.

@@ -1,4 +1,6 @@
-/* test_ring_hostile.c - what either end of a channel does with nonsense from the other. */
+/* test_ring_hostile.c - what either end of a channel does with nonsense from the other.
+ * Failure test (8), with the fuzzers of both ends (tests/fuzz/fuzz_rings.c, fuzz_completions.c).
+ */
 #include "ring_channel.h"
 
 /* ---- a hostile client ---- */

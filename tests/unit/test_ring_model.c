@@ -1,5 +1,6 @@
 /* test_ring_model.c - the ring protocol as it is: every reachable state of small configurations is
- * good, under sequential consistency, x86's store buffers and C11's release and acquire.
+ * good, under sequential consistency, x86's store buffers and C11's release and acquire. Failure test
+ * (1).
  */
 #include <string.h>
 
