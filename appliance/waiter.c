@@ -14,7 +14,7 @@ static int stand_in(struct waiter **out, uint32_t max_waits, const struct fail *
     else if (!rc)
         fail(notice, why->code,
              "%s; until then epoll and helper threads stand in: a request to an idle engine is "
-             "seen some microseconds later",
+             "seen some tens of microseconds later",
              why->text);
     return rc;
 }
