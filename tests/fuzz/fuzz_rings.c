@@ -6,10 +6,12 @@
  *   2. its private cursors keep their order, and a final always has room;
  *   3. every entry that was taken brings exactly its finals, to everyone;
  *   4. the honest client is never evicted, and its tokens are those of the model;
- *   5. when nobody has work, no KV block is missing.
+ *   5. when nobody has work, and the sessions have expired, no KV block is missing.
  *
  * Driven are the loop's own calls (appliance/clients.h) over the scheduling core and a backend that
- * checks every step (tests/support/fake_gpu.h). Input: data[0] says where the cursors start, then
+ * checks every step (tests/support/fake_gpu.h), with prefix cache, sessions and quotas; each client
+ * is a user of its own. The engine's clock stands still until the end. Failure test (8): cursors
+ * start at 0 or just below 2^32. Input: data[0] says where the cursors start, then
  * commands of a byte each with their operands (tape.h); see enum command.
  */
 #include "../../appliance/clients.h"
@@ -19,6 +21,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SQ = 8, CQ = 16, M = 5, ARENA = 400, MAX_LEN = 64, VOCAB = 97, BLOCKS = 20 };
+enum {
+    MAX_UNREAD = 2 * MAX_LEN, /* what the honest client may have, who reads seldom */
+    MAP_BYTES = 37
+};
 enum { HOSTILE, HONEST, CLIENTS };
 
 enum command {
@@ -58,6 +64,7 @@ struct world {
     struct llm_pulse *pulse;
     struct side side[CLIENTS];
     uint32_t start; /* of the cursors */
+    uint64_t now_ns;
     bool gpu_failed;
     /* the honest client: one request at a time */
     struct ring_client ring;
@@ -91,6 +98,7 @@ static void seat(struct world *w, uint32_t slot)
     *c = (struct client){.state = CLIENT_LIVE, .generation = generation, .socket = -1};
     c->process = c->bell = -1;
     c->up = c->down = SEGMENT_NONE;
+    c->uid = slot;
     ring_engine_init(&c->ring, s->up, s->down, SQ, CQ, ARENA, M, slot, generation, 99);
     set_engine_cursors(&c->ring, w->start);
     order_set(&s->up->sq_tail, w->start);
@@ -118,6 +126,11 @@ static bool live(const struct world *w, uint32_t slot)
 
 /* ---- opening and closing ---- */
 
+static uint64_t now(void *context)
+{
+    return ((const struct world *)context)->now_ns;
+}
+
 static void open_engine(struct world *w)
 {
     static const int32_t end_tokens[] = {5, 11};
@@ -129,7 +142,14 @@ static void open_engine(struct world *w)
                                    .n_blocks = BLOCKS,
                                    .vocab = VOCAB,
                                    .eog = end_tokens,
-                                   .n_eog = 2};
+                                   .n_eog = 2,
+                                   .prefix_cache = true,
+                                   .max_unread = MAX_UNREAD,
+                                   .max_sessions = 3,
+                                   .session_idle_ms = 1000,
+                                   .quota = {.requests = 8, .sessions = 2, .pinned_blocks = 4},
+                                   .clock = now,
+                                   .clock_context = w};
     struct clients_config cc = {
         .max_clients = CLIENTS, .welcome.max_len = MAX_LEN, .board = &w->board, .stats = &w->stats};
     struct fail f = {0};
@@ -160,7 +180,10 @@ static void close_world(struct world *w)
         if (live(w, i))
             clients_leave(&w->cs, i);
     let_go(w);
+    w->now_ns = UINT64_MAX / 2; /* sessions outlive their clients, for a while */
+    engine_tick(w->engine, w->now_ns);
     DEMAND(!engine_has_work(w->engine) && w->cs.n_live == 0);
+    DEMAND(order_read64(&w->board.map->sessions) == 0);
     DEMAND(order_read64(&w->board.map->kv_blocks_free) == BLOCKS);
     engine_destroy(w->engine);
     fake_gpu_close(&w->gpu);
@@ -280,6 +303,32 @@ static void move_tail(struct side *s, uint32_t n)
     order_set(&s->up->sq_tail, order_relaxed(&s->up->sq_tail) + n);
 }
 
+/* Sessions, cache, priorities, choices of a resumed request, and an option map: its bytes stand at
+ * the arena's end, two labels of three tokens unless something else was written there. */
+static void write_newer_fields(struct tape *t, struct llm_sqe *e)
+{
+    uint8_t what = tape_u8(t);
+    e->op = tape_u8(t) % (LLM_OP_LAST + 2);
+    e->flags = tape_u8(t) % 64;
+    e->session = tape_u8(t) % 4;
+    e->target = what & 1 ? LLM_SESSION_ALL : tape_u8(t);
+    e->priority = what & 2 ? tape_u8(t) : 0;
+    e->output_from = what & 4 ? tape_u8(t) : 0;
+    e->first_choice = what & 8 ? tape_u8(t) : 0;
+    e->deadline_us = what & 16 ? tape_u32(t) : 0;
+    e->timeout_ms = what & 32 ? tape_u32(t) : 0;
+    e->options_len = what & 64 ? MAP_BYTES : what & 128 ? tape_u8(t) : 0;
+    e->options_off = what & 64 ? ARENA - MAP_BYTES : what & 128 ? tape_u16(t) : 0;
+}
+
+static void write_map(struct side *s)
+{
+    static const uint8_t map[MAP_BYTES] = "\x81\xa6labels\x92"
+                                          "\xc4\x0c\1\0\0\0\2\0\0\0\3\0\0\0"
+                                          "\xc4\x0c\4\0\0\0\x05\0\0\0\6\0\0";
+    memcpy((uint8_t *)&s->up->entries[SQ] + ARENA - MAP_BYTES, map, MAP_BYTES);
+}
+
 static void write_entry(struct world *w)
 {
     struct side *s = &w->side[HOSTILE];
@@ -295,6 +344,10 @@ static void write_entry(struct world *w)
     e.choices = kind & 16 ? tape_u8(t) : 1;
     e.target = e.op == LLM_OP_CANCEL ? tape_u8(t) : 0;
     e.temperature = kind & 32 ? 1.0f : 0.0f;
+    if (kind & 64)
+        write_newer_fields(t, &e);
+    if (kind & 128)
+        write_map(s);
     s->up->entries[tail & (SQ - 1)] = e;
     move_tail(s, 1);
 }
