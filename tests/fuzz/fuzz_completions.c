@@ -10,7 +10,7 @@
  * Failure test (8), the client's side: cursors start at 0 or just below 2^32.
  *
  * The handle is built here as llm_connect builds it, but for the handshake. Input: data[0] says
- * where the cursors start, then commands of a byte each with their operands (tape.h); see enum
+ * where the cursors start, and whether llm_resume was called; then commands of a byte each with their operands (tape.h); see enum
  * command.
  */
 #include <errno.h>
@@ -71,7 +71,8 @@ static int silent_socket(void)
 static void open_world(struct world *w)
 {
     struct llm_client *c = &w->c;
-    uint32_t start = tape_u8(&w->tape) & 1 ? 0xFFFFFFFAu : 0;
+    uint8_t how = tape_u8(&w->tape);
+    uint32_t start = how & 1 ? 0xFFFFFFFAu : 0;
     w->up = exact_pages(llm_up_bytes(SQ, ARENA));
     w->down = exact_pages(llm_down_bytes(CQ));
     w->pulse = exact_pages(sizeof *w->pulse);
@@ -92,11 +93,15 @@ static void open_world(struct world *w)
                                     .max_inflight = M,
                                     .arena_bytes = ARENA,
                                     .sq_entries = SQ,
-                                    .cq_entries = CQ};
+                                    .cq_entries = CQ,
+                                    .abi_minor = LLM_ABI_MINOR};
+    if (how & 2)
+        DEMAND(!llm_resume(c, 0, 0));
 }
 
 static void close_world(struct world *w)
 {
+    resume_destroy(&w->c);
     inflight_destroy(&w->c.inflight);
     free(w->up);
     free(w->down);

@@ -481,7 +481,9 @@ def ring_seeds():
     submit, reserve, cancel_, poll_, arm, take, completion, publish_, cursor_, scribble_, byte_, pulse = range(12)
 
     def down(name, *parts):
-        save("completions", name, b"".join(bytes([p]) if isinstance(p, int) else bytes(p) for p in parts))
+        data = b"".join(bytes([p]) if isinstance(p, int) else bytes(p) for p in parts)
+        save("completions", name, data)
+        save("completions", "resume_" + name, bytes([data[0] | 2]) + data[1:])
 
     def write(which, v, flags=0):
         return [cursor_, which | flags, *struct.pack("<I", v & 0xFFFFFFFF)]
