@@ -192,11 +192,41 @@ static void killed_under_a_loop_of_its_own(void **state)
     disturbed(next_by_polling, 3);
 }
 
+/* A final that was lost behind an end token: what resumes there is told the end at once, and
+ * generates nothing behind it. */
+static void an_end_token_that_came_before_is_the_end(void **state)
+{
+    (void)state;
+    struct llm_client *c;
+    struct llm_event e;
+    struct llm_request r = LLM_REQUEST_INIT;
+    if (llm_connect(&c, engine.instance, NULL))
+        fail_msg("%s", llm_connect_error());
+    int32_t tokens[] = {5, 6, 7, 8, llm_special_token(c, LLM_EOS)};
+    assert_true(tokens[4] >= 0);
+    r.tokens = tokens, r.n_tokens = 5, r.output_from = 3, r.max_tokens = 10;
+    for (int ignore = 0; ignore < 2; ignore++) {
+        uint32_t n = 0;
+        r.flags = ignore ? LLM_SQE_IGNORE_EOS : 0;
+        assert_int_equal(llm_submit(c, &r, NULL), 0);
+        do {
+            assert_int_equal(llm_wait(c, &e, 120000), 1);
+            n += e.n_tokens;
+        } while (e.type == LLM_EVENT_TOKENS);
+        assert_int_equal(e.type, LLM_EVENT_DONE);
+        assert_int_equal(e.finish, ignore ? LLM_FINISH_LENGTH : LLM_FINISH_STOP);
+        assert_int_equal(n, ignore ? 8 : 0);
+        assert_int_equal(e.position, ignore ? 10 : 2);
+    }
+    llm_close(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_under_waiters),
         cmocka_unit_test(killed_under_a_loop_of_its_own),
+        cmocka_unit_test(an_end_token_that_came_before_is_the_end),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -459,9 +459,21 @@ static void an_engine_of_1_0_is_never_sent_what_it_does_not_know(void **state)
     llm_close(c);
 }
 
+static void every_code_has_its_meaning(void **state)
+{
+    (void)state;
+    for (int code = LLM_EOWNERDEAD; code >= LLM_ENUMERICS; code--) {
+        assert_string_not_equal(llm_strerror(code), "unknown error");
+        for (int other = code + 1; other <= LLM_EOWNERDEAD; other++)
+            assert_string_not_equal(llm_strerror(code), llm_strerror(other));
+    }
+    assert_string_equal(llm_strerror(LLM_ENUMERICS - 1), "unknown error");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_has_its_meaning),
         FAKE_TEST(every_field_arrives),
         FAKE_TEST(a_choice_that_was_not_asked_for_breaks_the_ring),
         FAKE_TEST(generating_on_a_session),
