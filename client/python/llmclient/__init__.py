@@ -96,6 +96,16 @@ def _to_engine(
     from ._channel import Channel
     from ._library import Options as Wanted
 
+    numbers = {
+        "max_inflight": max_inflight,
+        "arena_bytes": arena_bytes,
+        "spin_us": spin_us,
+        "connect_timeout_ms": connect_timeout_ms,
+        "resume_ms": resume_ms,
+    }
+    for what, number in numbers.items():
+        if not isinstance(number, int) or not 0 <= number < 2**32:
+            raise InvalidRequest(f"{what} is {number!r}, not a whole number from 0 to 2**32 - 1")
     wanted = Wanted(
         size=ctypes.sizeof(Wanted),
         max_inflight=max_inflight,

@@ -489,6 +489,13 @@ class Channel:
         return Choosing(tokens, [self.encode(label, 0) for label in labels])
 
 
+def _length(keep: int) -> int:
+    """ctypes would take a negative number, and for the library that is the whole history."""
+    if not isinstance(keep, int) or not 0 <= keep < 2**63:
+        raise InvalidRequest(f"keep is {keep!r}, no number of tokens")
+    return keep
+
+
 class SessionState:
     """A session of a channel: makes the requests, keeps the length that their finals tell."""
 
@@ -518,14 +525,15 @@ class SessionState:
         return self._operation("llm_session_append", tokens, len(tokens))
 
     def replace(self, keep: int, prompt: Prompt) -> Operation:
-        tokens = self.channel.encode(prompt, L.TOKENIZE_SPECIAL)
-        return self._operation("llm_session_replace", keep, tokens, len(tokens))
+        flags = L.TOKENIZE_SPECIAL | (0 if keep else L.TOKENIZE_ADD_SPECIAL)
+        tokens = self.channel.encode(prompt, flags)
+        return self._operation("llm_session_replace", _length(keep), tokens, len(tokens))
 
     def rewind(self, keep: int) -> Operation:
-        return self._operation("llm_session_rewind", keep)
+        return self._operation("llm_session_rewind", _length(keep))
 
     def interrupt(self, keep: int) -> Operation:
-        return self._operation("llm_session_interrupt", keep)
+        return self._operation("llm_session_interrupt", _length(keep))
 
     def fork(self, other: SessionState) -> Operation:
         return self._operation("llm_session_fork", other.key)

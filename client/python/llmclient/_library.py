@@ -248,9 +248,9 @@ def session_key(name: str) -> int:
 
 
 def _candidates() -> Iterator[str]:
-    tree = Path(__file__).resolve().parents[3]
-    if (tree / "client" / "llmclient.h").is_file():
-        yield str(tree / "build" / "libllmclient.so")
+    for tree in list(Path(__file__).resolve().parents)[3:4]:
+        if (tree / "client" / "llmclient.h").is_file():
+            yield str(tree / "build" / "libllmclient.so")
     yield SONAME
     yield "/usr/local/lib/" + SONAME
     yield str(Path.home() / ".local" / "lib" / SONAME)

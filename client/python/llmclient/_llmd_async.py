@@ -105,7 +105,7 @@ class Pump:
         while self._pending:
             request = self._pending[0]
             try:
-                if not self.channel.submit(request):
+                if not request.dropped and not self.channel.submit(request):
                     return
             except Error as error:
                 self._fail(request, error)

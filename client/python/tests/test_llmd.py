@@ -164,12 +164,15 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
         self.assertEqual(list(stream), [])
         # room for 8: the finals of the cancelled come, and are swallowed
         rest = [self.client.generate(PROMPT, max_tokens=1) for _ in range(8)]
-        for stream in rest:
-            self.assertEqual(len(stream.read().tokens), 1)
+        for each in rest:
+            self.assertEqual(len(each.read().tokens), 1)
         self.assertEqual(self.client._channel.requests, {})
+        self.assertEqual(stream.result.finish_reason, "cancelled")  # says the engine now
+        self.assertLess(stream.result.usage.completion_tokens, 2000)
 
     def test_dropped_in_another_thread(self):
         streams = [self.client.generate(PROMPT, max_tokens=2000, ignore_eos=True)]
+        generation = streams[0]._generation
         next(streams[0])
         thread = threading.Thread(target=streams.clear)
         thread.start()
@@ -178,6 +181,7 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
         for _ in range(3):
             self.client.generate(PROMPT, max_tokens=8).read()
         self.assertEqual(self.client._channel.requests, {})
+        self.assertEqual(generation.result().finish_reason, "cancelled")
 
     def test_wrong_thread_and_process(self):
         stream = self.client.generate(PROMPT)
@@ -224,6 +228,11 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
         stream.close()
         self.assertEqual(len(self.client.generate(PROMPT, max_tokens=2).read().tokens), 2)
 
+    def test_numbers_of_connect(self):
+        for options in ({"max_inflight": -1}, {"spin_us": 2**32}, {"resume_ms": "1"}):
+            with self.subTest(options), self.assertRaises(llmclient.InvalidRequest):
+                llmclient.connect(target(), **options)
+
     def test_closed(self):
         stream = self.client.generate(PROMPT, max_tokens=100)
         self.client.close()
@@ -257,6 +266,9 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
             with self.assertRaises(llmclient.InvalidRequest) as caught:
                 s.rewind(1000)
             self.assertEqual(caught.exception.fits, 2 * n)
+            for keep in (-1, 2**64 - 1, 1.5):
+                with self.assertRaises(llmclient.InvalidRequest):
+                    s.rewind(keep)
             with self.assertRaises(llmclient.SessionError):
                 c.session(s.name)
         with self.assertRaises(llmclient.SessionError):
@@ -338,10 +350,10 @@ class AsyncTest(Scenarios, Async, unittest.TestCase):
         async def use(client):
             async for chunk in client.agenerate(PROMPT, max_tokens=2000, ignore_eos=True):
                 break
-            stream = client.agenerate(PROMPT, max_tokens=2000, ignore_eos=True)
-            await stream.__anext__()
-            await stream.aclose()
-            self.assertEqual(stream.result.finish_reason, "cancelled")
+            left = client.agenerate(PROMPT, max_tokens=2000, ignore_eos=True)
+            await left.__anext__()
+            await left.aclose()
+            self.assertEqual(left.result.finish_reason, "cancelled")
             task = asyncio.ensure_future(
                 client.agenerate(PROMPT, max_tokens=2000, ignore_eos=True).aread()
             )
@@ -355,6 +367,8 @@ class AsyncTest(Scenarios, Async, unittest.TestCase):
             for stream in four:
                 self.assertEqual(len((await stream.aread()).tokens), 50)
             self.assertEqual(client._channel.requests, {})
+            self.assertEqual(left.result.finish_reason, "cancelled")  # says the engine now
+            self.assertLess(left.result.usage.completion_tokens, 2000)
 
         self.run_with(use, max_inflight=4)
 
