@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { REQUESTS = 60, CHOICES = 4, TOKENS = 200, ENDS = REQUESTS * CHOICES };
+enum { REQUESTS = 40, CHOICES = 4, TOKENS = 200, ENDS = REQUESTS * CHOICES };
 
 static struct engine_process engine;
 static const struct llm_board *board;

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PROMPT = 6, LONG = 200, SHORT = 24, OLD = 5, NEW = 300, ROUNDS = 60 };
+enum { PROMPT = 6, LONG = 200, SHORT = 24, OLD = 5, NEW = 300, ROUNDS = 40 };
 
 static struct engine_process engine;
 static const struct llm_board *board;
