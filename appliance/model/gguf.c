@@ -467,11 +467,11 @@ static int read_alignment(struct parser *p)
 static const char *foreign_type(uint32_t type)
 {
     static const char *const names[] = {
-        [9] = "Q8_1",   [10] = "Q2_K",   [11] = "Q3_K",    [12] = "Q4_K",   [13] = "Q5_K",
-        [14] = "Q6_K",  [15] = "Q8_K",   [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS",
-        [19] = "IQ1_S", [20] = "IQ4_NL", [21] = "IQ3_S",   [22] = "IQ2_S",  [23] = "IQ4_XS",
-        [24] = "I8",    [25] = "I16",    [26] = "I32",     [27] = "I64",    [28] = "F64",
-        [29] = "IQ1_M", [34] = "TQ1_0",  [35] = "TQ2_0",   [39] = "MXFP4"};
+        [9] = "Q8_1",    [10] = "Q2_K",    [11] = "Q3_K",  [15] = "Q8_K",   [16] = "IQ2_XXS",
+        [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S", [20] = "IQ4_NL", [21] = "IQ3_S",
+        [22] = "IQ2_S",  [23] = "IQ4_XS",  [24] = "I8",    [25] = "I16",    [26] = "I32",
+        [27] = "I64",    [28] = "F64",     [29] = "IQ1_M", [34] = "TQ1_0",  [35] = "TQ2_0",
+        [39] = "MXFP4"};
     return type < sizeof names / sizeof names[0] ? names[type] : NULL;
 }
 
@@ -493,7 +493,8 @@ static int check_type(struct parser *p, const struct gpu_tensor *t, uint32_t typ
         return gguf_refuse(
             p->g, p->f, -ENOTSUP,
             "tensor '%s' has type %s, which this program does not read (it reads F32, "
-            "F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0); take another quantization of "
+            "F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K); take another quantization "
+            "of "
             "the model",
             t->name, foreign_type(type));
     return gguf_refuse(p->g, p->f, -EINVAL,

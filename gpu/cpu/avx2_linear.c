@@ -5,7 +5,10 @@
  * activation block's sum. Sums of products are exact:
  *   4 bits  8 pairs of at most 2 * 15 * 127 = 3810 fit a signed 16-bit lane (30480)
  *   5 bits  4 pairs of at most 2 * 31 * 127 = 7874 (31496)
- *   8 bits  1 pair of at most 2 * 128 * 127 = 32512: |w| as unsigned, its sign moved to a
+ *   6 bits  4 pairs of at most 2 * 32 * 127 = 8128 (32512): |w| as unsigned, its sign moved to a;
+ *           then times the scale of the 16 elements, which widens. A block's sum is at most
+ *           2 * 65024 * 128 < 2^24, a float
+ *   8 bits  1 pair of at most 2 * 128 * 127 = 32512, as with 6 bits
  * which needs |a| <= 127. Floats follow linear.h's chain, one explicit operation each.
  */
 #include "linear.h"
@@ -52,10 +55,13 @@ INLINE __m256i widen(__m256i pairs)
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-INLINE void ask_for(const uint8_t *at, int bytes)
+/* Block b's part of the unit that lies so far ahead. */
+INLINE void ask_for_block(struct panel_format format, const uint8_t *unit, uint32_t b)
 {
+    int bytes = format.bytes / format.blocks;
+    const char *at = (const char *)unit + AHEAD + (size_t)b * (unsigned)bytes;
     for (int i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+        _mm_prefetch(at + i, _MM_HINT_T0);
 }
 
 /* ---- int8: exact sums of one block, both halves of the panel; rows is a constant 1 .. 4 ---- */
@@ -152,26 +158,124 @@ INLINE void sum_8(const int8_t (*q)[8][32], const struct act *x, int rows, __m25
     }
 }
 
-INLINE void sum_block(enum gpu_type type, const uint8_t *w, const struct act *x, int rows,
-                      __m256i sum[2][GROUP])
+/* The signed elements 4 j + i (*lo) and 16 + 4 j + i (*hi) of a half's vector j. high: (2, 32) */
+INLINE void split_6(const uint8_t *q, const uint8_t (*high)[32], int j, __m256i *lo, __m256i *hi)
+{
+    const __m256i bits45 = _mm256_set1_epi8(48), zero = _mm256_set1_epi8(32);
+    __m256i h[2];
+    split(q, NULL, j, lo, hi);
+    for (int i = 0; i < 2; i++) {
+        h[i] = load(high[i]);
+        h[i] = j < 2 ? _mm256_slli_epi16(h[i], 4 - 2 * j) : _mm256_srli_epi16(h[i], 2 * j - 4);
+        h[i] = _mm256_and_si256(h[i], bits45);
+    }
+    *lo = _mm256_sub_epi8(_mm256_or_si256(*lo, h[0]), zero);
+    *hi = _mm256_sub_epi8(_mm256_or_si256(*hi, h[1]), zero);
+}
+
+/* Eight signed bytes, each twice, as 16 bits: what a lane's two sums are multiplied with. */
+INLINE __m256i twice(const int8_t *p)
+{
+    __m256i v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa);
+}
+
+/* Half h; scales: of elements 0 .. 15, then of 16 .. 31, of the 16 rows. */
+INLINE void sum_half_6(const struct panel_q6_k *w, uint32_t s, int h, const struct act *x, int rows,
+                       __m256i *sum)
+{
+    __m256i lo_sum[GROUP], hi_sum[GROUP];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        __m256i lo, hi;
+        split_6(w->q[s][h][j], w->h[s][h], j, &lo, &hi);
+        __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) {
+            __m256i a = four(x[t].q + 4 * j), c = four(x[t].q + 16 + 4 * j);
+            add_pairs(&lo_sum[t], abs_lo, _mm256_sign_epi8(a, lo), j == 0);
+            add_pairs(&hi_sum[t], abs_hi, _mm256_sign_epi8(c, hi), j == 0);
+        }
+    }
+    __m256i lo_scale = twice(w->s[2 * s] + 8 * h), hi_scale = twice(w->s[2 * s + 1] + 8 * h);
+    for (int t = 0; t < rows; t++)
+        sum[t] = _mm256_add_epi32(_mm256_madd_epi16(lo_sum[t], lo_scale),
+                                  _mm256_madd_epi16(hi_sum[t], hi_scale));
+}
+
+/* Block s of the unit at w. */
+INLINE void sum_block(enum gpu_type type, const uint8_t *w, uint32_t s, const struct act *x,
+                      int rows, __m256i sum[2][GROUP])
 {
     const struct panel_q5_0 *q5 = (const void *)w; /* q and h lie alike in Q5_1, q in Q4_* */
-    if (type == GPU_Q8_0)
+    const struct panel_q5_k *k5 = (const void *)w; /* q in Q4_K */
+    if (type == GPU_Q8_0) {
         sum_8(((const struct panel_q8_0 *)w)->q, x, rows, sum);
-    else if (type == GPU_Q4_0 || type == GPU_Q4_1)
+    } else if (type == GPU_Q4_0 || type == GPU_Q4_1) {
         sum_4(q5->q, x, rows, sum);
-    else
+    } else if (type == GPU_Q4_K) {
+        sum_4(k5->q[s], x, rows, sum);
+    } else if (type == GPU_Q5_K) {
+        sum_5(k5->q[s], k5->h[s], x, rows, sum);
+    } else if (type == GPU_Q6_K) {
+        sum_half_6((const void *)w, s, 0, x, rows, sum[0]);
+        sum_half_6((const void *)w, s, 1, x, rows, sum[1]);
+    } else {
         sum_5(q5->q, q5->h, x, rows, sum);
+    }
+}
+
+/* ---- d and m of a block's rows ---- */
+
+/* Byte j of the packed scales of eight rows, a lane each. */
+INLINE __m256i packed(const uint8_t *scales, uint32_t j)
+{
+    return _mm256_cvtepu8_epi32(
+        _mm_loadl_epi64((const __m128i *)(const void *)(scales + (size_t)j * PANEL)));
+}
+
+/* Scale and min of block s of a unit. */
+INLINE void unpack_scales(const uint8_t *scales, uint32_t s, __m256 *scale, __m256 *min)
+{
+    const __m256i low4 = _mm256_set1_epi32(15), low6 = _mm256_set1_epi32(63);
+    __m256i a = packed(scales, s), b = packed(scales, s + 4);
+    if (s < 4) {
+        a = _mm256_and_si256(a, low6);
+        b = _mm256_and_si256(b, low6);
+    } else {
+        __m256i top = _mm256_srli_epi32(packed(scales, s - 4), 6);
+        __m256i min_top = _mm256_srli_epi32(a, 6);
+        a = _mm256_or_si256(_mm256_and_si256(b, low4), _mm256_slli_epi32(top, 4));
+        b = _mm256_or_si256(_mm256_srli_epi32(b, 4), _mm256_slli_epi32(min_top, 4));
+    }
+    *scale = _mm256_cvtepi32_ps(a);
+    *min = _mm256_cvtepi32_ps(b);
+}
+
+/* Of half h of block s of the unit at w; m only where the type has it. */
+INLINE void block_scales(enum gpu_type type, const uint8_t *w, uint32_t s, int h, __m256 *d,
+                         __m256 *m)
+{
+    struct panel_format format = panel_format(type);
+    *d = halves((const uint16_t *)(w + format.d_at) + 8 * h);
+    *m = format.m_at ? halves((const uint16_t *)(w + format.m_at) + 8 * h) : *d;
+    if (type == GPU_Q4_K || type == GPU_Q5_K) {
+        __m256 scale, min;
+        unpack_scales(w + format.s_at + 8 * h, s, &scale, &min);
+        *d = _mm256_mul_ps(*d, scale);
+        *m = _mm256_xor_ps(_mm256_mul_ps(*m, min), _mm256_set1_ps(-0.0f));
+    }
 }
 
 /* ---- int8: the chain ---- */
 
 /* The next link of half h's chain for every row. */
-INLINE void add_block(struct panel_format format, const uint8_t *w, int h, const struct act *x,
+INLINE void add_block(enum gpu_type type, const uint8_t *w, uint32_t b, int h, const struct act *x,
                       int rows, const __m256i *sum, __m256 *acc)
 {
-    __m256 d = halves((const uint16_t *)(w + format.d_at) + 8 * h);
-    __m256 m = format.m_at ? halves((const uint16_t *)(w + format.m_at) + 8 * h) : d;
+    struct panel_format format = panel_format(type);
+    __m256 d, m;
+    block_scales(type, w, b, h, &d, &m);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         __m256 s = _mm256_cvtepi32_ps(sum[t]);
@@ -180,7 +284,7 @@ INLINE void add_block(struct panel_format format, const uint8_t *w, int h, const
             s = _mm256_fmadd_ps(d, s, _mm256_mul_ps(m, asum));
             acc[t] = _mm256_fmadd_ps(d_a, s, acc[t]);
         } else {
-            if (format.zero) /* exact: whole numbers below 2^24 */
+            if (format.zero && type != GPU_Q6_K) /* exact: whole numbers below 2^24 */
                 s = _mm256_fnmadd_ps(_mm256_set1_ps(format.zero), asum, s);
             acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(d, d_a), s, acc[t]);
         }
@@ -203,14 +307,15 @@ INLINE void int8_kernel(enum gpu_type type, const uint8_t *w, uint32_t blocks, c
     __m256 acc[2][GROUP];
     for (int t = 0; t < rows; t++)
         acc[0][t] = acc[1][t] = _mm256_setzero_ps();
-    for (uint32_t b = 0; b < blocks; b++, w += format.bytes, x += GROUP) {
-        __m256i sum[2][GROUP];
-        if (ahead)
-            ask_for(w + AHEAD, format.bytes);
-        sum_block(type, w, x, rows, sum);
-        add_block(format, w, 0, x, rows, sum[0], acc[0]);
-        add_block(format, w, 1, x, rows, sum[1], acc[1]);
-    }
+    for (; blocks > 0; blocks -= format.blocks, w += format.bytes)
+        for (uint32_t b = 0; b < format.blocks; b++, x += GROUP) {
+            __m256i sum[2][GROUP];
+            if (ahead)
+                ask_for_block(format, w, b);
+            sum_block(type, w, b, x, rows, sum);
+            add_block(type, w, b, 0, x, rows, sum[0], acc[0]);
+            add_block(type, w, b, 1, x, rows, sum[1], acc[1]);
+        }
     store(y, stride, rows, acc);
 }
 
@@ -230,32 +335,73 @@ INLINE __m256 dequantize(struct panel_format format, __m256i q, __m256 d, __m256
     return format.m_at ? _mm256_add_ps(x, m) : x;
 }
 
-/* Half h of a quantized block as floats: out[k][8 h ..]. Byte i of lane r is element 4 j + i. */
-INLINE void unpack_half(enum gpu_type type, const uint8_t *w, int h, float out[BLOCK][PANEL])
+/* Byte i of every lane. */
+INLINE __m256i byte_of(__m256i v, int i, bool negative)
 {
-    struct panel_format format = panel_format(type);
-    __m256 d = halves((const uint16_t *)(w + format.d_at) + 8 * h);
-    __m256 m = format.m_at ? halves((const uint16_t *)(w + format.m_at) + 8 * h) : d;
-    const __m256i byte = _mm256_set1_epi32(255);
+    if (negative)
+        return _mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * i), 24);
+    return _mm256_and_si256(_mm256_srli_epi32(v, 8 * i), _mm256_set1_epi32(255));
+}
+
+INLINE __m256 signed_bytes(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
+/* Vector j of half h of block s as split() and split_6() give it; of Q8_0, whose vectors hold eight
+ * times four elements, in both. */
+INLINE void quants(enum gpu_type type, const uint8_t *w, uint32_t s, int h, int j, __m256i *lo,
+                   __m256i *hi)
+{
     const struct panel_q8_0 *q8 = (const void *)w;
     const struct panel_q5_0 *q5 = (const void *)w;
-    for (int j = 0; j < (type == GPU_Q8_0 ? 8 : 4); j++) {
+    const struct panel_q5_k *k5 = (const void *)w;
+    const struct panel_q6_k *k6 = (const void *)w;
+    if (type == GPU_Q8_0)
+        *lo = *hi = load(q8->q[h][j]);
+    else if (type == GPU_Q6_K)
+        split_6(k6->q[s][h][j], k6->h[s][h], j, lo, hi);
+    else if (type == GPU_Q4_K)
+        split(k5->q[s][h][j], NULL, j, lo, hi);
+    else if (type == GPU_Q5_K)
+        split(k5->q[s][h][j], k5->h[s][h], j, lo, hi);
+    else
+        split(q5->q[h][j], panel_format(type).h_at ? q5->h[h] : NULL, j, lo, hi);
+}
+
+/* d times the scale of the elements 0 .. 15 and of the others. */
+INLINE void half_scales(enum gpu_type type, const uint8_t *w, uint32_t s, int h, __m256 *d_lo,
+                        __m256 *d_hi, __m256 *m)
+{
+    const struct panel_q6_k *k6 = (const void *)w;
+    block_scales(type, w, s, h, d_lo, m);
+    *d_hi = *d_lo;
+    if (type == GPU_Q6_K) {
+        *d_lo = _mm256_mul_ps(*d_lo, signed_bytes(k6->s[2 * s] + 8 * h));
+        *d_hi = _mm256_mul_ps(*d_hi, signed_bytes(k6->s[2 * s + 1] + 8 * h));
+    }
+}
+
+/* Half h of block s of a unit as floats: out[k][8 h ..]. Byte i of lane r is element 4 j + i. */
+INLINE void unpack_half(enum gpu_type type, const uint8_t *w, uint32_t s, int h,
+                        float out[BLOCK][PANEL])
+{
+    struct panel_format format = panel_format(type);
+    __m256 d_lo, d_hi, m;
+    half_scales(type, w, s, h, &d_lo, &d_hi, &m);
+    if (type == GPU_Q6_K)
+        format.zero = 0; /* split_6 has taken it off */
+    bool whole = type == GPU_Q8_0, negative = whole || type == GPU_Q6_K;
+    for (int j = 0; j < (whole ? 8 : 4); j++) {
         __m256i lo, hi;
-        if (type == GPU_Q8_0)
-            lo = hi = load(q8->q[h][j]);
-        else
-            split(q5->q[h][j], format.h_at ? q5->h[h] : NULL, j, &lo, &hi);
+        quants(type, w, s, h, j, &lo, &hi);
         for (int i = 0; i < 4; i++) {
             float *at = &out[4 * j + i][8 * h];
-            if (type == GPU_Q8_0) {
-                __m256i q = _mm256_srai_epi32(_mm256_slli_epi32(lo, 24 - 8 * i), 24);
-                _mm256_store_ps(at, dequantize(format, q, d, m));
-            } else {
-                __m256i q = _mm256_and_si256(_mm256_srli_epi32(lo, 8 * i), byte);
-                __m256i p = _mm256_and_si256(_mm256_srli_epi32(hi, 8 * i), byte);
-                _mm256_store_ps(at, dequantize(format, q, d, m));
-                _mm256_store_ps(at + (ptrdiff_t)16 * PANEL, dequantize(format, p, d, m));
-            }
+            _mm256_store_ps(at, dequantize(format, byte_of(lo, i, negative), d_lo, m));
+            if (!whole)
+                _mm256_store_ps(at + (ptrdiff_t)16 * PANEL,
+                                dequantize(format, byte_of(hi, i, negative), d_hi, m));
         }
     }
 }
@@ -283,14 +429,14 @@ INLINE void f32_kernel(enum gpu_type type, const uint8_t *w, uint32_t k, const f
     __m256 acc[2][GROUP];
     for (int t = 0; t < rows; t++)
         acc[0][t] = acc[1][t] = _mm256_setzero_ps();
-    for (uint32_t at = 0; at < k; at += BLOCK, w += format.bytes, x += BLOCK) {
+    for (uint32_t at = 0, b = 0; at < k; at += BLOCK, x += BLOCK) {
         _Alignas(32) float unpacked[BLOCK][PANEL];
         uint32_t n = k - at < BLOCK ? k - at : BLOCK;
         if (ahead)
-            ask_for(w + AHEAD, format.bytes);
+            ask_for_block(format, w, b);
         if (format.bits) {
-            unpack_half(type, w, 0, unpacked);
-            unpack_half(type, w, 1, unpacked);
+            unpack_half(type, w, b, 0, unpacked);
+            unpack_half(type, w, b, 1, unpacked);
         }
         for (uint32_t i = 0; i < n; i++) {
             __m256 w0 = weights(type, w, unpacked, i, 0), w1 = weights(type, w, unpacked, i, 1);
@@ -300,6 +446,10 @@ INLINE void f32_kernel(enum gpu_type type, const uint8_t *w, uint32_t k, const f
                 acc[0][t] = _mm256_fmadd_ps(w0, v, acc[0][t]);
                 acc[1][t] = _mm256_fmadd_ps(w1, v, acc[1][t]);
             }
+        }
+        if (++b == format.blocks) {
+            b = 0;
+            w += format.bytes;
         }
     }
     store(y, stride, rows, acc);
@@ -351,11 +501,17 @@ PASSES(q4_1, GPU_Q4_1, true)
 PASSES(q5_0, GPU_Q5_0, true)
 PASSES(q5_1, GPU_Q5_1, true)
 PASSES(q8_0, GPU_Q8_0, true)
+PASSES(q4_k, GPU_Q4_K, true)
+PASSES(q5_k, GPU_Q5_K, true)
+PASSES(q6_k, GPU_Q6_K, true)
 PASSES(f32_q4_0, GPU_Q4_0, false)
 PASSES(f32_q4_1, GPU_Q4_1, false)
 PASSES(f32_q5_0, GPU_Q5_0, false)
 PASSES(f32_q5_1, GPU_Q5_1, false)
 PASSES(f32_q8_0, GPU_Q8_0, false)
+PASSES(f32_q4_k, GPU_Q4_K, false)
+PASSES(f32_q5_k, GPU_Q5_K, false)
+PASSES(f32_q6_k, GPU_Q6_K, false)
 PASSES(f32_f32, GPU_F32, false)
 PASSES(f32_f16, GPU_F16, false)
 PASSES(f32_bf16, GPU_BF16, false)
@@ -373,6 +529,12 @@ static const struct passes *passes_of(enum gpu_type type, bool int8)
         return int8 ? &q5_1 : &f32_q5_1;
     case GPU_Q8_0:
         return int8 ? &q8_0 : &f32_q8_0;
+    case GPU_Q4_K:
+        return int8 ? &q4_k : &f32_q4_k;
+    case GPU_Q5_K:
+        return int8 ? &q5_k : &f32_q5_k;
+    case GPU_Q6_K:
+        return int8 ? &q6_k : &f32_q6_k;
     case GPU_F16:
         return &f32_f16;
     case GPU_BF16:

@@ -2,7 +2,8 @@
  *
  * Owns the two ways to read a quantized block, out of the checkpoint's bytes and out of a panel.
  * Both end in a struct panel_row, and one function turns that into floats, in the order of
- * operations of ggml's reference: d * (q - zero), or d * q rounded and then + m. Block layouts:
+ * operations of ggml's reference: d * (q - zero), or d * q rounded and then + m, where d and m are
+ * already those of the sub-block. Block layouts:
  * tensor.h and panel.h.
  */
 #include "linear.h"
@@ -13,7 +14,11 @@
 #include "math.h"
 #include "panel.h"
 
-enum { PANEL = LINEAR_PANEL, BLOCK = LINEAR_BLOCK };
+enum {
+    PANEL = LINEAR_PANEL,
+    BLOCK = LINEAR_BLOCK,
+    NIBBLES = PANEL * BLOCK / 2 /* bytes of a block's low nibbles */
+};
 
 bool linear_quantized(enum gpu_type type)
 {
@@ -23,11 +28,11 @@ bool linear_quantized(enum gpu_type type)
 void linear_shape(struct linear *l, enum gpu_type type, uint32_t k, uint32_t n, bool int8)
 {
     assert(gpu_type_info(type) && k > 0 && n > 0);
-    assert(!linear_quantized(type) || k % BLOCK == 0);
+    assert(k % gpu_type_info(type)->block == 0);
     *l = (struct linear){.type = type, .int8 = int8 && linear_quantized(type), .n = n, .k = k};
     l->blocks = k / BLOCK + (k % BLOCK != 0);
     l->panels = n / PANEL + (n % PANEL != 0);
-    l->block_bytes = panel_format(type).bytes;
+    l->block_bytes = panel_format(type).bytes / panel_format(type).blocks;
     l->panel_bytes = (size_t)l->blocks * l->block_bytes;
 }
 
@@ -47,13 +52,13 @@ static uint32_t load_32(const uint8_t *at)
     return v;
 }
 
-static void raw_block(struct panel_format format, const uint8_t *at, struct panel_row *out)
+/* Types with blocks of 32. */
+static void raw_small(struct panel_format format, const uint8_t *at, struct panel_row *out)
 {
-    out->d = load_16(at);
+    out->d = math_from_f16(load_16(at));
     at += 2;
-    out->m = 0;
     if (format.m_at) {
-        out->m = load_16(at);
+        out->m = math_from_f16(load_16(at));
         at += 2;
     }
     if (format.bits == 8) {
@@ -72,6 +77,80 @@ static void raw_block(struct panel_format format, const uint8_t *at, struct pane
     }
 }
 
+/* Where Q4_K, Q5_K and Q6_K keep the quants of sub-block s of a block. */
+struct sub_block {
+    const uint8_t *nibbles; /* (32) */
+    const uint8_t *high;    /* (32) or NULL */
+    uint32_t shift, high_shift;
+};
+
+static struct sub_block sub_block(enum gpu_type type, const uint8_t *raw, uint32_t s)
+{
+    if (type == GPU_Q6_K)
+        return (struct sub_block){.nibbles = raw + s / 4 * 64 + s % 2 * 32,
+                                  .high = raw + 128 + s / 4 * 32,
+                                  .shift = s % 4 / 2 * 4,
+                                  .high_shift = s % 4 * 2};
+    const uint8_t *high = type == GPU_Q5_K ? raw + 16 : NULL;
+    return (struct sub_block){.nibbles = raw + (high ? 48 : 16) + s / 2 * 32,
+                              .high = high,
+                              .shift = s % 2 * 4,
+                              .high_shift = s};
+}
+
+/* What of sub-block s the packed scales say; byte j lies at at[j * step]. */
+static void packed_scale(const uint8_t *at, size_t step, uint32_t s, uint32_t *scale, uint32_t *min)
+{
+    if (s < 4) {
+        *scale = at[s * step] & 63u;
+        *min = at[(s + 4) * step] & 63u;
+        return;
+    }
+    uint32_t both = at[(s + 4) * step];
+    *scale = (both & 15u) | (uint32_t)(at[(s - 4) * step] >> 6) << 4;
+    *min = both >> 4 | (uint32_t)(at[s * step] >> 6) << 4;
+}
+
+/* d and m of sub-block s, from those of the block. */
+static void scale_row(struct panel_row *row, const uint8_t *scales, size_t step, uint32_t s)
+{
+    uint32_t scale, min;
+    packed_scale(scales, step, s, &scale, &min);
+    row->d *= (float)scale;
+    row->m = -(row->m * (float)min);
+}
+
+static void raw_large(enum gpu_type type, const uint8_t *raw, uint32_t s, struct panel_row *out)
+{
+    struct sub_block b = sub_block(type, raw, s);
+    uint32_t mask = type == GPU_Q6_K ? 3 : 1;
+    for (int i = 0; i < BLOCK; i++) {
+        uint32_t high = b.high ? b.high[i] >> b.high_shift & mask : 0;
+        out->q[i] = (int16_t)((b.nibbles[i] >> b.shift & 15) | high << 4);
+    }
+    if (type == GPU_Q6_K) {
+        out->d = math_from_f16(load_16(raw + 208));
+        for (uint32_t i = 0; i < 2; i++)
+            out->scale[i] = (int8_t)raw[192 + 2 * s + i];
+        return;
+    }
+    out->d = math_from_f16(load_16(raw));
+    out->m = math_from_f16(load_16(raw + 2));
+    scale_row(out, raw + 4, 1, s);
+}
+
+/* Block s of 32 of a checkpoint's block. */
+static void raw_block(enum gpu_type type, const uint8_t *raw, uint32_t s, struct panel_row *out)
+{
+    struct panel_format format = panel_format(type);
+    out->m = 0;
+    out->scale[0] = out->scale[1] = 1;
+    if (format.blocks == 1)
+        raw_small(format, raw, out);
+    else
+        raw_large(type, raw, s, out);
+}
+
 /* ---- a panel's blocks ---- */
 
 /* Of element i of row r: its byte in the vectors q, and the shift of its nibble. */
@@ -82,11 +161,16 @@ static uint32_t nibble_at(uint32_t r, uint32_t i, uint32_t *shift)
     return r / 8 * 128 + low / 4 * 32 + r % 8 * 4 + low % 4;
 }
 
-/* Of element i of row r: its byte in the vectors h, and its bit. */
-static uint32_t fifth_at(uint32_t r, uint32_t i, uint32_t *bit)
+/* Bits from 4 on of element i of row r: their byte in the vectors h, and their shift. */
+static uint32_t high_at(uint32_t bits, uint32_t r, uint32_t i, uint32_t *shift)
 {
-    *bit = i / 16 * 4 + i % 16 / 4;
-    return r / 8 * 32 + r % 8 * 4 + i % 4;
+    uint32_t j = i % 16 / 4, byte = r % 8 * 4 + i % 4;
+    if (bits == 6) {
+        *shift = 2 * j;
+        return r / 8 * 64 + i / 16 * 32 + byte;
+    }
+    *shift = i / 16 * 4 + j;
+    return r / 8 * 32 + byte;
 }
 
 static uint32_t byte_at(uint32_t r, uint32_t i)
@@ -94,34 +178,46 @@ static uint32_t byte_at(uint32_t r, uint32_t i)
     return r / 8 * 256 + i / 4 * 32 + r % 8 * 4 + i % 4;
 }
 
-void panel_read(enum gpu_type type, const uint8_t *block, uint32_t r, struct panel_row *out)
+static int16_t quant_of(struct panel_format format, const uint8_t *unit, uint32_t s, uint32_t r,
+                        uint32_t i)
+{
+    uint32_t shift;
+    if (format.bits == 8)
+        return (int8_t)unit[byte_at(r, i)];
+    uint32_t at = nibble_at(r, i, &shift), q = unit[s * NIBBLES + at] >> shift & 15u;
+    if (format.bits > 4) {
+        uint32_t extra = format.bits - 4u, vectors = extra * 64;
+        at = high_at(format.bits, r, i, &shift);
+        q |= (unit[format.h_at + s * vectors + at] >> shift & ((1u << extra) - 1)) << 4;
+    }
+    return (int16_t)q;
+}
+
+void panel_read(enum gpu_type type, const uint8_t *panel, uint32_t b, uint32_t r,
+                struct panel_row *out)
 {
     struct panel_format format = panel_format(type);
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        uint32_t shift, bit;
-        if (format.bits == 8) {
-            out->q[i] = (int8_t)block[byte_at(r, i)];
-            continue;
-        }
-        uint32_t at = nibble_at(r, i, &shift), q = block[at] >> shift & 15u;
-        if (format.h_at) {
-            uint8_t h = block[format.h_at + fifth_at(r, i, &bit)];
-            q |= (h >> bit & 1u) << 4;
-        }
-        out->q[i] = (int16_t)q;
-    }
-    out->d = load_16(block + format.d_at + 2 * r);
-    out->m = format.m_at ? load_16(block + format.m_at + 2 * r) : 0;
+    const uint8_t *unit = panel + (size_t)(b / format.blocks) * format.bytes;
+    uint32_t s = b % format.blocks;
+    for (uint32_t i = 0; i < BLOCK; i++)
+        out->q[i] = quant_of(format, unit, s, r, i);
+    out->d = math_from_f16(load_16(unit + format.d_at + 2 * r));
+    out->m = format.m_at ? math_from_f16(load_16(unit + format.m_at + 2 * r)) : 0;
+    out->scale[0] = out->scale[1] = 1;
+    if (type == GPU_Q6_K)
+        for (uint32_t i = 0; i < 2; i++)
+            out->scale[i] = (int8_t)unit[format.s_at + (2 * s + i) * PANEL + r];
+    else if (format.s_at)
+        scale_row(out, unit + format.s_at + r, PANEL, s);
 }
 
 /* ---- floats ---- */
 
 static void dequantize_block(struct panel_format format, const struct panel_row *b, float *out)
 {
-    float d = math_from_f16(b->d), m = math_from_f16(b->m);
     for (int i = 0; i < BLOCK; i++) {
-        float x = d * (float)(b->q[i] - format.zero);
-        out[i] = format.m_at ? x + m : x;
+        float x = b->d * (float)b->scale[i / 16] * (float)(b->q[i] - format.zero);
+        out[i] = format.m_at ? x + b->m : x;
     }
 }
 
@@ -133,35 +229,38 @@ static float float_of(enum gpu_type type, const uint8_t *raw, uint64_t i)
     return type == GPU_BF16 ? math_from_bits((uint32_t)half << 16) : math_from_f16(half);
 }
 
-void panel_floats(enum gpu_type type, const uint8_t *block, uint32_t r, uint32_t n, float *out)
+void panel_floats(enum gpu_type type, const uint8_t *panel, uint32_t b, uint32_t r, uint32_t n,
+                  float *out)
 {
     struct panel_format format = panel_format(type);
     if (format.bits) {
         struct panel_row row;
         assert(n == BLOCK);
-        panel_read(type, block, r, &row);
+        panel_read(type, panel, b, r, &row);
         dequantize_block(format, &row, out);
         return;
     }
     for (uint32_t i = 0; i < n; i++)
-        out[i] = float_of(type, block, (uint64_t)i * PANEL + r);
+        out[i] = float_of(type, panel, ((uint64_t)b * BLOCK + i) * PANEL + r);
 }
 
 void linear_dequantize(enum gpu_type type, const void *raw, uint64_t n, float *out)
 {
     struct panel_format format = panel_format(type);
+    const struct gpu_type_info *info = gpu_type_info(type);
     const uint8_t *at = raw;
     if (!format.bits) {
         for (uint64_t i = 0; i < n; i++)
             out[i] = float_of(type, at, i);
         return;
     }
-    assert(n % BLOCK == 0);
-    for (; n > 0; n -= BLOCK, out += BLOCK, at += gpu_type_info(type)->block_bytes) {
-        struct panel_row b;
-        raw_block(format, at, &b);
-        dequantize_block(format, &b, out);
-    }
+    assert(n % info->block == 0);
+    for (; n > 0; n -= info->block, at += info->block_bytes)
+        for (uint32_t s = 0; s < format.blocks; s++, out += BLOCK) {
+            struct panel_row b;
+            raw_block(type, at, s, &b);
+            dequantize_block(format, &b, out);
+        }
 }
 
 /* ---- whole matrices ---- */
@@ -205,6 +304,55 @@ static void put_block(struct panel_format format, uint8_t *block, uint32_t r, co
         memcpy(q + (size_t)32 * j, raw + (size_t)4 * j, 4);
 }
 
+/* Four bytes at a time: bits `shift` .. of the bytes of p that `mask` has in each. */
+static uint32_t four(const uint8_t *p, uint32_t shift, uint32_t mask)
+{
+    return load_32(p) >> shift & mask * 0x01010101u;
+}
+
+static void put_four(uint8_t *to, uint32_t v)
+{
+    memcpy(to, &v, sizeof v);
+}
+
+/* Sub-block s of row r: nibbles to q, bits above them to h, as panel.h lays them out. */
+static void put_sub_block(struct panel_format format, const struct sub_block *b, uint8_t *unit,
+                          uint32_t s, uint32_t r)
+{
+    uint8_t *q = unit + s * NIBBLES + r / 8 * 128 + r % 8 * 4;
+    for (uint32_t j = 0; j < 4; j++)
+        put_four(q + 32 * j, four(b->nibbles + 4 * j, b->shift, 15) |
+                                 four(b->nibbles + 16 + 4 * j, b->shift, 15) << 4);
+    uint32_t low = 0, top = 0, extra = format.bits - 4u;
+    for (uint32_t j = 0; j < 4 && b->high; j++) {
+        low |= four(b->high + 4 * j, b->high_shift, (1u << extra) - 1) << extra * j;
+        top |= four(b->high + 16 + 4 * j, b->high_shift, (1u << extra) - 1) << extra * j;
+    }
+    uint8_t *h = unit + format.h_at + s * extra * 64 + r / 8 * extra * 32 + r % 8 * 4;
+    if (extra == 1)
+        put_four(h, low | top << 4);
+    if (extra == 2) {
+        put_four(h, low);
+        put_four(h + 32, top);
+    }
+}
+
+/* Row r of a unit from a checkpoint's block of 256. */
+static void put_unit(enum gpu_type type, uint8_t *unit, uint32_t r, const uint8_t *raw)
+{
+    struct panel_format format = panel_format(type);
+    bool six = type == GPU_Q6_K;
+    for (uint32_t s = 0; s < format.blocks; s++) {
+        struct sub_block b = sub_block(type, raw, s);
+        put_sub_block(format, &b, unit, s, r);
+    }
+    for (uint32_t j = 0; j < (six ? 16 : 12); j++)
+        unit[format.s_at + j * PANEL + r] = raw[(six ? 192 : 4) + j];
+    memcpy(unit + format.d_at + 2 * r, raw + (six ? 208 : 0), 2);
+    if (format.m_at)
+        memcpy(unit + format.m_at + 2 * r, raw + 2, 2);
+}
+
 static void put_row(const struct linear *l, uint8_t *panel, uint32_t r, const uint8_t *raw)
 {
     struct panel_format format = panel_format(l->type);
@@ -213,8 +361,11 @@ static void put_row(const struct linear *l, uint8_t *panel, uint32_t r, const ui
         put_floats(panel, r, raw, l->k, raw_bytes);
         return;
     }
-    for (uint32_t b = 0; b < l->blocks; b++)
-        put_block(format, panel + (size_t)b * l->block_bytes, r, raw + (size_t)b * raw_bytes);
+    for (uint32_t b = 0; b < l->blocks; b += format.blocks, raw += raw_bytes, panel += format.bytes)
+        if (format.blocks == 1)
+            put_block(format, panel, r, raw);
+        else
+            put_unit(l->type, panel, r, raw);
 }
 
 /* `rows`: the checkpoint's rows of this panel, one after the other. */
@@ -253,6 +404,7 @@ void linear_row(const struct linear *l, uint32_t row, float *out)
 {
     assert(row < l->n);
     const uint8_t *panel = l->panels_at + row / PANEL * l->panel_bytes;
-    for (uint32_t k = 0; k < l->k; k += BLOCK, panel += l->block_bytes)
-        panel_floats(l->type, panel, row % PANEL, l->k - k < BLOCK ? l->k - k : BLOCK, out + k);
+    for (uint32_t k = 0; k < l->k; k += BLOCK)
+        panel_floats(l->type, panel, k / BLOCK, row % PANEL, l->k - k < BLOCK ? l->k - k : BLOCK,
+                     out + k);
 }

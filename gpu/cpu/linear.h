@@ -15,6 +15,8 @@
  * rows, panels and threads meet in no sum, so a row's result does not depend on any of them:
  *   int8, Q4_0 Q5_0 Q8_0:  acc = fma(d_w * d_a, isum, acc)    isum = sum of q_w * q_a, exact
  *   int8, Q4_1 Q5_1:       acc = fma(d_a, fma(d_w, isum, m_w * asum), acc)   asum = sum of q_a
+ *   int8, Q4_K Q5_K:       likewise, with d_w = d * scale and m_w = -(m * min) of the 32, both exact
+ *   int8, Q6_K:            acc = fma(d_w * d_a, isum, acc)    isum = sum of scale * q_w * q_a, exact
  *   f32:                   acc = fma(w, x, acc)               for every k
  * The plain C kernels and the AVX2 ones give the same bits.
  */
@@ -37,10 +39,10 @@ enum {
 struct linear {
     enum gpu_type type;
     bool int8;            /* takes int8 activations */
-    uint32_t n, k;        /* k is a multiple of 32 for quantized types */
+    uint32_t n, k;        /* k is a multiple of the type's block for quantized types */
     uint32_t blocks;      /* of k in a panel; the last may be short for F32, F16, BF16 */
     uint32_t panels;      /* ceil(n / 16); rows past n are zero */
-    uint32_t block_bytes; /* of 16 rows x 32 k */
+    uint32_t block_bytes; /* of 16 rows x 32 k; an eighth of a unit where it has 256 k */
     size_t panel_bytes;   /* a multiple of 32 */
     uint8_t *panels_at;   /* (panels, blocks) blocks of panel.h, 64-byte aligned */
 };

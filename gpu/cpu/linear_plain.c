@@ -49,12 +49,10 @@ static float add_block(struct panel_format format, const struct panel_row *w, co
 {
     int sum = 0;
     for (int i = 0; i < BLOCK; i++)
-        sum += (w->q[i] - format.zero) * a->q[i];
-    float d = math_from_f16(w->d);
+        sum += w->scale[i / 16] * (w->q[i] - format.zero) * a->q[i];
     if (!format.m_at)
-        return __builtin_fmaf(d * a->d, (float)sum, acc);
-    float m = math_from_f16(w->m);
-    return __builtin_fmaf(a->d, __builtin_fmaf(d, (float)sum, m * a->sum), acc);
+        return __builtin_fmaf(w->d * a->d, (float)sum, acc);
+    return __builtin_fmaf(a->d, __builtin_fmaf(w->d, (float)sum, w->m * a->sum), acc);
 }
 
 static float add_floats(const float *w, const float *x, uint32_t n, float acc)
@@ -72,14 +70,14 @@ static void multiply_row(const struct linear *l, const uint8_t *panel, uint32_t 
     struct panel_format format = panel_format(l->type);
     for (uint32_t t = 0; t < n_rows; t++)
         y[t * stride] = 0;
-    for (uint32_t b = 0; b < l->blocks; b++, panel += l->block_bytes) {
+    for (uint32_t b = 0; b < l->blocks; b++) {
         struct panel_row w;
         float f[BLOCK];
         uint32_t k = b * BLOCK, n = l->k - k < BLOCK ? l->k - k : BLOCK;
         if (l->int8)
-            panel_read(l->type, panel, r, &w);
+            panel_read(l->type, panel, b, r, &w);
         else
-            panel_floats(l->type, panel, r, n, f);
+            panel_floats(l->type, panel, b, r, n, f);
         for (uint32_t t = 0; t < n_rows; t++) {
             float *acc = &y[t * stride];
             if (l->int8) {

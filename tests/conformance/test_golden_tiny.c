@@ -23,6 +23,8 @@ static const char *const names[] = {"llama.F32",
                                     "llama.Q5_0",
                                     "llama.Q5_1",
                                     "llama.Q8_0",
+                                    "llama256.Q4_K_M",
+                                    "llama256.Q5_K_M",
                                     "llama_rope_llama3.BF16",
                                     "llama_rope_linear.F16",
                                     "llama_rope_yarn.F16"};

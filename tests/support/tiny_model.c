@@ -34,6 +34,30 @@ struct tiny_config tiny_mixed(void)
                                 .seed = 1};
 }
 
+struct tiny_config tiny_large_blocks(void)
+{
+    return (struct tiny_config){.vocab = 64,
+                                .hidden = 256,
+                                .n_layers = 1,
+                                .heads = 16,
+                                .kv_heads = 2,
+                                .head_dim = 16,
+                                .ffn = 256,
+                                .rope_dim = 16,
+                                .rope = GPU_ROPE_PAIRS,
+                                .embedding = GPU_Q6_K,
+                                .q = GPU_Q4_K,
+                                .k = GPU_Q5_K,
+                                .v = GPU_Q6_K,
+                                .o = GPU_Q5_K,
+                                .gate = GPU_Q4_K,
+                                .up = GPU_Q6_K,
+                                .down = GPU_Q4_K,
+                                .norm = GPU_F32,
+                                .tied = true,
+                                .seed = 3};
+}
+
 struct tiny_config tiny_odd(void)
 {
     return (struct tiny_config){.vocab = 131,
@@ -77,11 +101,9 @@ static void put_half(uint8_t *at, float x)
 /* One block of weights of about +-0.2, or of 1 +- 0.2 */
 static void put_block(struct rnd *r, enum gpu_type type, float middle, uint8_t *at)
 {
-    static const float steps[] = {[GPU_Q4_0] = 0.02f,
-                                  [GPU_Q4_1] = 0.02f,
-                                  [GPU_Q5_0] = 0.01f,
-                                  [GPU_Q5_1] = 0.01f,
-                                  [GPU_Q8_0] = 0.0015f};
+    static const float steps[] = {
+        [GPU_Q4_0] = 0.02f,   [GPU_Q4_1] = 0.02f,   [GPU_Q5_0] = 0.01f,   [GPU_Q5_1] = 0.01f,
+        [GPU_Q8_0] = 0.0015f, [GPU_Q4_K] = 0.0008f, [GPU_Q5_K] = 0.0008f, [GPU_Q6_K] = 0.0008f};
     float x = middle + rnd_float(r) * 0.2f;
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -94,7 +116,15 @@ static void put_block(struct rnd *r, enum gpu_type type, float middle, uint8_t *
     } else {
         for (uint32_t i = 0; i < gpu_type_info(type)->block_bytes; i++)
             at[i] = (uint8_t)rnd_u32(r);
+        if (type == GPU_Q6_K) {
+            for (uint32_t i = 192; i < 208; i++) /* scales of -15 .. 15 */
+                at[i] = (uint8_t)(rnd_below(r, 31) - 15);
+            put_half(at + 208, steps[type] * (1.1f + rnd_float(r)));
+            return;
+        }
         put_half(at, steps[type] * (1.1f + rnd_float(r)));
+        if (type == GPU_Q4_K || type == GPU_Q5_K)
+            put_half(at + 2, 0.006f * (1.1f + rnd_float(r)));
         if (type == GPU_Q4_1 || type == GPU_Q5_1)
             put_half(at + 2, -0.16f * (1.1f + 0.3f * rnd_float(r)));
     }

@@ -30,6 +30,8 @@ struct tiny_model {
 
 /* Every quantized type once, tied Q8_0 output, 4 heads of 16 over 2 kv heads, 2 layers. */
 struct tiny_config tiny_mixed(void);
+/* Types with blocks of 256 alone, 16 heads of 16 over 2 kv heads, 1 layer. */
+struct tiny_config tiny_large_blocks(void);
 /* Odd sizes in F32, F16 and BF16: no width is a multiple of 16. */
 struct tiny_config tiny_odd(void);
 

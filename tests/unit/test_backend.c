@@ -76,16 +76,23 @@ static void assert_expected(const struct scene *s, const float *logits, uint32_t
 /* Every model and mode that the scenarios below run on. */
 static void for_each_scene(void (*check)(struct scene *s))
 {
-    static const enum gpu_activations activations[GPU_KV_TYPES] = {
-        [GPU_KV_F16] = GPU_ACT_AUTO, [GPU_KV_F32] = GPU_ACT_F32, [GPU_KV_INT8] = GPU_ACT_AUTO};
-    for (int odd = 0; odd < 2; odd++)
-        for (int kv = 0; kv < GPU_KV_TYPES; kv++) {
-            struct tiny_config model = odd ? tiny_odd() : tiny_mixed();
-            struct scene s;
-            make_scene(&s, &model, activations[kv], (enum gpu_kv_type)kv);
-            check(&s);
-            free_scene(&s);
-        }
+    const struct tiny_config mixed = tiny_mixed(), odd = tiny_odd(), large = tiny_large_blocks();
+    const struct {
+        const struct tiny_config *model;
+        enum gpu_activations activations;
+        enum gpu_kv_type kv_type;
+    } scenes[] = {
+        {&mixed, GPU_ACT_AUTO, GPU_KV_F16},  {&mixed, GPU_ACT_F32, GPU_KV_F32},
+        {&mixed, GPU_ACT_AUTO, GPU_KV_INT8}, {&odd, GPU_ACT_AUTO, GPU_KV_F16},
+        {&odd, GPU_ACT_F32, GPU_KV_F32},     {&odd, GPU_ACT_AUTO, GPU_KV_INT8},
+        {&large, GPU_ACT_AUTO, GPU_KV_F16},
+    };
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
+        struct scene s;
+        make_scene(&s, scenes[i].model, scenes[i].activations, scenes[i].kv_type);
+        check(&s);
+        free_scene(&s);
+    }
 }
 
 /* ---- cuts, threads, places ---- */

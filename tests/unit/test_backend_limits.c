@@ -78,7 +78,7 @@ static void break_bytes(struct tiny_model *t)
 }
 static void break_type(struct tiny_model *t)
 {
-    ((struct gpu_tensor *)t->layers[0].k)->type = (enum gpu_type)14;
+    ((struct gpu_tensor *)t->layers[0].k)->type = (enum gpu_type)15;
 }
 static void break_norm_type(struct tiny_model *t)
 {

@@ -268,7 +268,7 @@ AFTER(type_33, put_u32(b, doc_tensor_type_at(d, "first"), 33))
 AFTER(type_36, put_u32(b, doc_tensor_type_at(d, "first"), 36))
 AFTER(type_37, put_u32(b, doc_tensor_type_at(d, "first"), 37))
 AFTER(type_38, put_u32(b, doc_tensor_type_at(d, "first"), 38))
-AFTER(type_q4_k, put_u32(b, doc_tensor_type_at(d, "first"), 12))
+AFTER(type_q2_k, put_u32(b, doc_tensor_type_at(d, "first"), 10))
 AFTER(type_mxfp4, put_u32(b, doc_tensor_type_at(d, "first"), 39))
 AFTER(type_unknown, put_u32(b, doc_tensor_type_at(d, "first"), 4242))
 AFTER(offset_unaligned, put_u64(b, doc_tensor_type_at(d, "second") + 4, 129))
@@ -343,7 +343,7 @@ static const struct fault faults[] = {
     {"type 36", NULL, type_36, -ENOTSUP, "type 36, which was removed"},
     {"type 37", NULL, type_37, -ENOTSUP, "type 37, which was removed"},
     {"type 38", NULL, type_38, -ENOTSUP, "type 38, which was removed"},
-    {"type Q4_K", NULL, type_q4_k, -ENOTSUP, "'first' has type Q4_K"},
+    {"type Q2_K", NULL, type_q2_k, -ENOTSUP, "'first' has type Q2_K"},
     {"type MXFP4", NULL, type_mxfp4, -ENOTSUP, "'first' has type MXFP4"},
     {"type 4242", NULL, type_unknown, -EINVAL, "'first' has the unknown type 4242"},
     {"offset unaligned", NULL, offset_unaligned, -EINVAL, "'second' has offset 129"},

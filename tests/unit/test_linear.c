@@ -8,8 +8,8 @@
 #include "../../gpu/cpu/linear.h"
 #include "../support/support.h"
 
-static const enum gpu_type types[] = {GPU_F32,  GPU_F16,  GPU_BF16, GPU_Q4_0,
-                                      GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0};
+static const enum gpu_type types[] = {GPU_F32,  GPU_F16,  GPU_BF16, GPU_Q4_0, GPU_Q4_1, GPU_Q5_0,
+                                      GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static bool have_avx2(void)
@@ -25,6 +25,13 @@ static struct rnd rnd = {1};
 static float random_float(void)
 {
     return rnd_float(&rnd);
+}
+
+/* k, or the next one that has whole blocks of the type */
+static uint32_t whole_blocks(enum gpu_type type, uint32_t k)
+{
+    uint32_t block = gpu_type_info(type)->block;
+    return (k + block - 1) / block * block;
 }
 
 static void *aligned(size_t bytes)
@@ -68,8 +75,16 @@ static void fill_block(enum gpu_type type, enum fill fill, uint8_t *at)
     if (fill == LARGEST && type == GPU_Q8_0)
         for (uint32_t i = 2; i < bytes; i++)
             at[i] = rnd_u32(&rnd) & 64 ? 0x80 : 0x7f;
+    if (type == GPU_Q6_K) {
+        for (uint32_t i = 192; i < 208 && fill == LARGEST; i++)
+            at[i] = rnd_u32(&rnd) & 64 ? 0x80 : 0x7f;
+        if (fill == LARGEST && rnd_u32(&rnd) & 64) /* all quants -32 */
+            memset(at, 0, 192);
+        put_half(at + 208, 0x0c00, 0x400, rnd_u32(&rnd) & 1);
+        return;
+    }
     put_half(at, 0x1c00, 0x400, rnd_u32(&rnd) & 1);
-    if (type == GPU_Q4_1 || type == GPU_Q5_1)
+    if (type == GPU_Q4_1 || type == GPU_Q5_1 || type == GPU_Q4_K || type == GPU_Q5_K)
         put_half(at + 2, 0x1c00, 0x800, rnd_u32(&rnd) & 1);
 }
 
@@ -210,7 +225,8 @@ static void kernels_agree(void **state)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (int int8 = 0; int8 <= linear_quantized(types[i]); int8++)
                 for (enum fill f = 0; f < FILLS; f++)
-                    check_shape(types[i], int8, shapes[s][0], shapes[s][1], shapes[s][2], f);
+                    check_shape(types[i], int8, shapes[s][0], whole_blocks(types[i], shapes[s][1]),
+                                shapes[s][2], f);
 }
 
 static void any_k_for_floats(void **state)
@@ -261,7 +277,7 @@ static void assert_same(const float *a, const float *b, size_t n)
 static void odd_inputs_give_the_same(void **state)
 {
     (void)state;
-    enum { N = 16, K = 64, ROWS = 5 };
+    enum { N = 16, K = 256, ROWS = 5 };
     if (!have_avx2())
         skip();
     for (int i = 0; i < N_TYPES; i++)
@@ -318,14 +334,15 @@ static void dequantizes_as_the_reference(void **state)
 static void rows_come_back_from_panels(void **state)
 {
     (void)state;
-    enum { N = 37, K = 96 };
+    enum { N = 37, K_MAX = 256 };
     for (int i = 0; i < N_TYPES; i++) {
-        struct weights w = make_weights(types[i], N, K, false, RANDOM);
-        float want[K], got[K];
+        uint32_t k = whole_blocks(types[i], 96);
+        struct weights w = make_weights(types[i], N, k, false, RANDOM);
+        float want[K_MAX], got[K_MAX];
         for (uint32_t r = 0; r < N; r++) {
-            linear_dequantize(types[i], w.raw + r * gpu_row_bytes(types[i], K), K, want);
+            linear_dequantize(types[i], w.raw + r * gpu_row_bytes(types[i], k), k, want);
             linear_row(&w.l, r, got);
-            assert_memory_equal(got, want, sizeof got);
+            assert_memory_equal(got, want, k * sizeof *got);
         }
         free_weights(&w);
     }
@@ -340,9 +357,10 @@ static void packs_in_place(void **state)
     } shapes[] = {{1, 32}, {16, 64}, {33, 96}, {130, 32}};
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-            struct weights w = make_weights(types[t], shapes[s].n, shapes[s].k, false, RANDOM);
+            uint32_t k = whole_blocks(types[t], shapes[s].k);
+            struct weights w = make_weights(types[t], shapes[s].n, k, false, RANDOM);
             struct linear there = w.l;
-            size_t raw_bytes = shapes[s].n * gpu_row_bytes(types[t], shapes[s].k);
+            size_t raw_bytes = shapes[s].n * gpu_row_bytes(types[t], k);
             assert_true(linear_in_place(&there));
             there.panels_at = aligned(there.panels * there.panel_bytes);
             void *scratch = aligned(there.panel_bytes);
