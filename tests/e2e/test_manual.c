@@ -131,7 +131,7 @@ static void commands_of_llmctl(void **state)
     /* options, over all commands */
     char *options =
         succeeds("for c in $('%s' --help | sed -n 's/^  \\([a-z][a-z-]*\\)  .*/\\1/p'); do "
-                 "'%s' $c --help; done | grep -oE -e '--[a-z][a-z0-9-]*' | sort -u",
+                 "'%s' $c --help; done | grep -oE -e '--[a-z][a-z0-9/-]*' | sort -u",
                  ctl, ctl);
     char *text = page("llmctl.1");
     char *copy = strdup(options), *at = copy;

@@ -38,7 +38,9 @@ static void help(bool chat)
            "  --top-k K, --top-p P, --min-p P   0, 1, 0: off (--top-p 0.9)\n"
            "  --seed S              the same seed draws the same tokens\n"
            "  --timing              time to first token and tokens/s, to standard error\n"
-           "  --spin-us N           spin so long before sleeping while waiting (50)\n");
+           "%s"
+           "  --spin-us N           spin so long before sleeping while waiting (50)\n",
+           ctl_promises_help);
 }
 
 /* 0, an exit status, or -1 after --help */

@@ -56,9 +56,7 @@ static int report_failure(const struct ctl_job *job)
         const struct ctl_choice *c = &job->choices[i];
         if (c->status >= 0)
             continue;
-        if (c->fitting)
-            return ctl_error("%s (%u would fit)", ctl_refusal(job, c), c->fitting);
-        return ctl_error("%s", ctl_refusal(job, c));
+        return ctl_print_refusal(job, c);
     }
     return ctl_interrupted() ? 130 : 0;
 }

@@ -208,7 +208,7 @@ static int answer(struct dialog *d)
         goto out;
     const struct ctl_choice *c = &job->choices[0];
     if (c->status < 0 && !c->n) {
-        rc = ctl_error("%s", ctl_refusal(job, c));
+        rc = ctl_print_refusal(job, c);
         goto out;
     }
     finish_speaking(&v);

@@ -16,7 +16,11 @@ enum {
     O_LOGPROBS,
     O_JSON,
     O_TIMING,
-    O_ECHO
+    O_ECHO,
+    O_SESSION,
+    O_KEEP,
+    O_INTERRUPT,
+    O_NO_CACHE
 };
 
 static const struct option options[] = {{"tokens", required_argument, NULL, O_TOKENS},
@@ -29,6 +33,10 @@ static const struct option options[] = {{"tokens", required_argument, NULL, O_TO
                                         {"json", no_argument, NULL, O_JSON},
                                         {"timing", no_argument, NULL, O_TIMING},
                                         {"echo", no_argument, NULL, O_ECHO},
+                                        {"session", required_argument, NULL, O_SESSION},
+                                        {"keep", required_argument, NULL, O_KEEP},
+                                        {"interrupt", no_argument, NULL, O_INTERRUPT},
+                                        {"no-cache", no_argument, NULL, O_NO_CACHE},
                                         CTL_REQUEST_OPTIONS,
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
@@ -37,15 +45,12 @@ static void help(const char *name, uint32_t op)
 {
     printf("usage: llmctl [-i INSTANCE] %s SOURCE [OPTION...]\n\n"
            "sources (one):\n"
-           "  TEXT                  text, tokenized with the engine's vocabulary\n"
-           "  --prompt-file FILE    the exact bytes of a file (- is standard input)\n"
-           "  --tokens 1,2,3        token ids, used exactly\n"
-           "  --tokens-file FILE    a JSON array of ids, or raw little-endian int32 (.bin)\n"
+           "%s"
            "  --jsonl FILE          many requests at once: a JSON object a line, keys as these "
            "options with _\n"
            "                        (tokens or prompt, n, choices, temperature, ..., id); one "
            "result a line, in order\n",
-           name);
+           name, prompt_source_help);
     if (op == LLM_OP_GENERATE)
         printf("\ngeneration:\n"
                "  -n N                  at most N tokens (16)\n"
@@ -56,8 +61,18 @@ static void help(const char *name, uint32_t op)
                "  --ignore-eos          go on past the end-of-generation token\n"
                "  --logprobs            with --json: log-probability of each token\n"
                "  --echo                print the prompt's text before its continuation\n"
-               "  --timing              time to first token and tokens/s, to standard error\n");
-    printf("\n  --spin-us N           spin so long before sleeping while waiting (50)\n"
+               "  --timing              time to first token and tokens/s, to standard error\n"
+               "\nsessions (llmctl session):\n"
+               "  --session NAME        behind the session's history, which grows by prompt and "
+               "answer; opened where it\n"
+               "                        is not there. The prompt may be left out\n"
+               "  --keep N              the session's first N tokens only\n"
+               "  --interrupt           what is being generated on it ends\n"
+               "\npromises:\n"
+               "%s",
+               ctl_promises_help);
+    printf("\n  --no-cache            neither take from the prefix cache nor leave anything there\n"
+           "  --spin-us N           spin so long before sleeping while waiting (50)\n"
            "  --json                the result as one JSON object\n");
 }
 
@@ -69,14 +84,34 @@ static int set_choices(struct llm_request *r, const char *text)
     return rc;
 }
 
-static int one_source(const struct generate_options *o)
+static int set_session(const char *name, struct llm_request *r)
 {
-    int n = !!o->tokens + !!o->tokens_file + !!o->prompt_file + !!o->text + !!o->jsonl;
-    if (n == 1)
-        return 0;
-    if (n)
-        return ctl_usage("give one source of the prompt, not %d", n);
-    return ctl_usage("what is the prompt? TEXT, --prompt-file, --tokens, --tokens-file or --jsonl");
+    if (!*name)
+        return ctl_usage("--session: a session has a name");
+    r->session = llm_session_key(name);
+    return 0;
+}
+
+static int set_keep(const char *text, struct llm_request *r)
+{
+    return ctl_parse_uint("--keep", text, 0, UINT32_MAX, &r->session_keep);
+}
+
+static int check(const struct generate_options *o, uint32_t op)
+{
+    const struct llm_request *r = &o->request;
+    if (op == LLM_OP_SCORE && r->choices != 1)
+        return ctl_usage("a score has no --choices");
+    if (op == LLM_OP_SCORE && r->session)
+        return ctl_usage("a score has no --session");
+    if (!r->session && (r->session_keep != LLM_SESSION_ALL || r->flags & LLM_SQE_INTERRUPT))
+        return ctl_usage("--keep and --interrupt are of a --session");
+    if (o->jsonl && prompt_given(&o->prompt))
+        return ctl_usage("give one source of the prompt, not --jsonl and another");
+    if (!o->jsonl && !r->session && !prompt_given(&o->prompt))
+        return ctl_usage(
+            "what is the prompt? TEXT, --prompt-file, --tokens, --tokens-file or --jsonl");
+    return prompt_check(&o->prompt, false);
 }
 
 int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_options *o,
@@ -90,13 +125,13 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         int rc = 0;
         switch (c) {
         case O_TOKENS:
-            o->tokens = optarg;
+            o->prompt.tokens = optarg;
             break;
         case O_TOKENS_FILE:
-            o->tokens_file = optarg;
+            o->prompt.tokens_file = optarg;
             break;
         case O_PROMPT_FILE:
-            o->prompt_file = optarg;
+            o->prompt.prompt_file = optarg;
             break;
         case O_JSONL:
             o->jsonl = optarg;
@@ -119,6 +154,18 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         case O_ECHO:
             o->echo = true;
             break;
+        case O_SESSION:
+            rc = set_session(optarg, &o->request);
+            break;
+        case O_KEEP:
+            rc = set_keep(optarg, &o->request);
+            break;
+        case O_INTERRUPT:
+            o->request.flags |= LLM_SQE_INTERRUPT;
+            break;
+        case O_NO_CACHE:
+            o->request.flags |= LLM_SQE_NO_CACHE;
+            break;
         case 'h':
             help(argv[0], op);
             *help_shown = true;
@@ -132,17 +179,24 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
             return rc;
     }
     if (optind < argc)
-        o->text = argv[optind++];
+        o->prompt.text = argv[optind++];
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\" (quote a text of several words)", argv[optind]);
-    if (op == LLM_OP_SCORE && o->request.choices != 1)
-        return ctl_usage("a score has no --choices");
-    return one_source(o);
+    return check(o, op);
 }
 
 bool generate_needs_tokenizer(const struct generate_options *o)
 {
-    return o->text || o->prompt_file;
+    return prompt_is_text(&o->prompt);
+}
+
+/* How the text of a job becomes tokens: what stands at the front of a text (bos) stands at the front
+ * of a session, once. */
+static unsigned tokenize_flags(struct ctl_job *job, const struct llm_tokenizer *t, bool is_text)
+{
+    job->open_session = job->request.session && job->request.session_keep == LLM_SESSION_ALL;
+    job->first = job->open_session && is_text ? prompt_first_token(t) : -1;
+    return LLM_TOKENIZE_SPECIAL | (job->request.session ? 0 : LLM_TOKENIZE_ADD_SPECIAL);
 }
 
 int generate_jobs(const struct generate_options *o, struct llm_tokenizer *t, struct ctl_job **jobs,
@@ -152,23 +206,8 @@ int generate_jobs(const struct generate_options *o, struct llm_tokenizer *t, str
     if (!job)
         return ctl_error("out of memory");
     job->request = o->request;
-    int rc;
-    if (o->tokens) {
-        rc = ctl_tokens_from_text(o->tokens, &job->prompt);
-    } else if (o->tokens_file) {
-        rc = ctl_tokens_from_file(o->tokens_file, &job->prompt);
-    } else if (o->text) {
-        rc = ctl_tokens_from_prompt(t, o->text, strlen(o->text),
-                                    LLM_TOKENIZE_SPECIAL | LLM_TOKENIZE_ADD_SPECIAL, &job->prompt);
-    } else {
-        size_t bytes;
-        char *text = ctl_read_file(o->prompt_file, &bytes);
-        rc = text ? ctl_tokens_from_prompt(t, text, bytes,
-                                           LLM_TOKENIZE_SPECIAL | LLM_TOKENIZE_ADD_SPECIAL,
-                                           &job->prompt)
-                  : 1;
-        free(text);
-    }
+    unsigned flags = tokenize_flags(job, t, prompt_is_text(&o->prompt));
+    int rc = prompt_tokens(&o->prompt, t, flags, &job->prompt);
     if (rc) {
         ctl_free_jobs(job, 1);
         return rc;
@@ -217,15 +256,16 @@ static int line_job(const struct generate_options *o, const json_t *line, size_t
         return rc;
     const json_t *tokens = json_object_get(line, "tokens"),
                  *prompt = json_object_get(line, "prompt");
-    if (!tokens == !prompt)
+    if (tokens ? !!prompt : !prompt && !job->request.session)
         return ctl_error("%s: needs \"tokens\" or \"prompt\", one of them", where);
     if (prompt && !json_is_string(prompt))
         return ctl_error("%s: \"prompt\" must be a string", where);
+    unsigned flags = tokenize_flags(job, t, prompt);
     if (tokens)
         rc = ctl_tokens_from_json(tokens, &job->prompt);
-    else
-        rc = ctl_tokens_from_prompt(t, json_string_value(prompt), json_string_length(prompt),
-                                    LLM_TOKENIZE_SPECIAL | LLM_TOKENIZE_ADD_SPECIAL, &job->prompt);
+    else if (prompt)
+        rc = ctl_tokens_from_prompt(t, json_string_value(prompt), json_string_length(prompt), flags,
+                                    &job->prompt);
     job->id = json_incref(json_object_get(line, "id"));
     return rc ? ctl_error("%s: see above", where) : 0;
 }

@@ -5,7 +5,8 @@
 #include "llmctl.h"
 
 struct generate_options {
-    const char *tokens, *tokens_file, *prompt_file, *text, *jsonl; /* sources: exactly one */
+    struct prompt_source prompt; /* or jsonl */
+    const char *jsonl;
     struct llm_request request;
     uint32_t spin_us;
     bool json, timing, echo;

@@ -1,4 +1,12 @@
-/* job.c - runs requests over one connection and collects what comes back. */
+/* job.c - runs requests over one connection and collects what comes back.
+ *
+ * A request on a session that is not there comes back with LLM_ENOSESSION; where the job may open
+ * it, it goes out a second time, behind the opening: who has a session pays no question for it.
+ *
+ *   waiting --send_job--> sent --take_final--> done
+ *      ^                    |
+ *      +----comes_again-----+   once
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -76,61 +84,164 @@ static bool choice_room(struct ctl_choice *c, size_t more)
     return true;
 }
 
-static int take(struct ctl_job *jobs, size_t n, const struct llm_event *e, uint64_t now)
+/* ---- what comes back ---- */
+
+/* Requests have the ids 1 .. n, the openings of their sessions n + 1 .. 2 n. */
+static int take_opening(struct ctl_job *job, const struct llm_event *e)
 {
-    size_t at = (size_t)(e->id - 1);
-    if (e->id == 0 || at >= n || e->choice >= jobs[at].n_choices)
-        return ctl_error("the engine answered a request that was never made");
-    struct ctl_job *job = &jobs[at];
-    struct ctl_choice *c = &job->choices[e->choice];
-    if (e->type == LLM_EVENT_TOKENS) {
-        if (!choice_room(c, e->n_tokens))
-            return ctl_error("out of memory for the generated tokens");
-        for (uint32_t i = 0; i < e->n_tokens; i++, c->n++) {
-            c->tokens[c->n] = e->tokens[i];
-            c->logprobs[c->n] = e->logprobs[i];
-            c->t_ns[c->n] = now;
-        }
-        return 0;
+    if (e->type == LLM_EVENT_ERROR && e->status != LLM_ESESSION) { /* else it is there by now */
+        job->opening.status = e->status;
+        job->opening.fitting = e->position;
     }
+    return 0;
+}
+
+/* The session is not there: the job goes out again, behind its opening. */
+static bool comes_again(struct ctl_job *job, const struct llm_event *e)
+{
+    bool missing = e->type == LLM_EVENT_ERROR && e->status == LLM_ENOSESSION;
+    if (!missing || !job->open_session || job->opened || !job->prompt.n || interrupted)
+        return false;
+    job->missing = true;
+    job->sent = false;
+    return true;
+}
+
+static void take_final(struct ctl_job *job, struct ctl_choice *c, const struct llm_event *e)
+{
     if (!c->done)
         job->open--;
     c->done = true;
     c->status = e->type == LLM_EVENT_ERROR ? e->status : 0;
-    c->fitting = e->position;
+    c->fitting = e->type == LLM_EVENT_ERROR ? e->position : 0;
+    c->length = e->type == LLM_EVENT_DONE ? e->position : 0;
     c->finish = e->finish;
     c->result = e->result;
-    return 0;
-}
-
-static void refuse(struct ctl_job *job, int code, const char *why)
-{
-    snprintf(job->refusal, sizeof job->refusal, "%s", why);
-    for (uint32_t i = 0; i < job->n_choices; i++, job->open--) {
-        job->choices[i].done = true;
-        job->choices[i].status = code;
+    if (c->status == LLM_ENOSESSION && job->opening.status) {
+        c->status = job->opening.status;
+        c->fitting = job->opening.fitting;
     }
 }
 
-/* Submits from *next on, until all are out or the engine has no room. Sets *stuck if not even one
- * fits although nothing is in flight. */
-static int submit(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t *next)
+static int take_tokens(struct ctl_choice *c, const struct llm_event *e, uint64_t now)
 {
-    for (; *next < n && !interrupted; ++*next) {
-        struct ctl_job *job = &jobs[*next];
-        job->request.tokens = job->prompt.ids;
-        job->request.n_tokens = (uint32_t)job->prompt.n;
-        job->request.user_data = *next + 1;
+    if (!choice_room(c, e->n_tokens))
+        return ctl_error("out of memory for the generated tokens");
+    for (uint32_t i = 0; i < e->n_tokens; i++, c->n++) {
+        c->tokens[c->n] = e->tokens[i];
+        c->logprobs[c->n] = e->logprobs[i];
+        c->t_ns[c->n] = now;
+    }
+    return 0;
+}
+
+/* Sets *first to an index that is to be sent again, if it lies before it. */
+static int take(struct ctl_job *jobs, size_t n, const struct llm_event *e, uint64_t now,
+                size_t *first)
+{
+    size_t at = (size_t)(e->id - 1);
+    if (e->id > n && e->id <= 2 * n)
+        return take_opening(&jobs[at - n], e);
+    if (e->id == 0 || at >= n || e->choice >= jobs[at].n_choices)
+        return ctl_error("the engine answered a request that was never made");
+    struct ctl_job *job = &jobs[at];
+    struct ctl_choice *c = &job->choices[e->choice];
+    if (e->type == LLM_EVENT_TOKENS)
+        return take_tokens(c, e, now);
+    if (!comes_again(job, e))
+        take_final(job, c, e);
+    else if (at < *first)
+        *first = at;
+    return 0;
+}
+
+/* As the engine says it: the output that fits behind this prompt, or else the prompt that fits. */
+static uint32_t fitting_length(const struct llm_client *c, const struct ctl_job *job)
+{
+    struct llm_limits limits;
+    llm_get_limits(c, &limits);
+    uint32_t longest = limits.max_model_len, output = job->request.max_tokens;
+    if (job->request.op != LLM_OP_GENERATE)
+        return longest;
+    if (job->prompt.n < longest)
+        return longest - (uint32_t)job->prompt.n;
+    return output < longest ? longest - output : 0;
+}
+
+/* The library refused it: an answer like the engine's. */
+static void refuse(const struct llm_client *c, struct ctl_job *job, int code)
+{
+    snprintf(job->refusal, sizeof job->refusal, "%s", llm_errmsg(c));
+    for (uint32_t i = 0; i < job->n_choices; i++, job->open--) {
+        job->choices[i].done = true;
+        job->choices[i].status = code;
+        job->choices[i].fitting = code == LLM_ETOOLONG ? fitting_length(c, job) : 0;
+    }
+}
+
+/* ---- what goes out ---- */
+
+/* A turn begins when the one before it has ended. */
+static bool session_in_use(const struct ctl_job *jobs, size_t at)
+{
+    uint64_t session = jobs[at].request.session;
+    for (size_t i = 0; session && i < at; i++)
+        if (jobs[i].request.session == session && jobs[i].open)
+            return true;
+    return false;
+}
+
+/* Of a job that comes again. 0, or as llm_submit. */
+static int send_opening(struct llm_client *c, struct ctl_job *job, uint64_t id)
+{
+    if (!job->missing || job->opened)
+        return 0;
+    struct llm_request r = LLM_REQUEST_INIT;
+    r.op = LLM_OP_SESSION_OPEN;
+    r.session = job->request.session;
+    r.flags = job->request.flags & LLM_SQE_NO_CACHE;
+    r.user_data = id;
+    r.tokens = &job->first;
+    r.n_tokens = job->first >= 0;
+    int rc = llm_submit(c, &r, NULL);
+    job->opened = !rc;
+    return rc;
+}
+
+/* The engine takes both in order. 0, or as llm_submit. */
+static int send_job(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t at)
+{
+    struct ctl_job *job = &jobs[at];
+    job->request.tokens = job->prompt.ids;
+    job->request.n_tokens = (uint32_t)job->prompt.n;
+    job->request.user_data = at + 1;
+    if (!job->missing)
         job->t_submit_ns = now_ns();
-        int rc = llm_submit(c, &job->request, NULL);
-        if (rc == -EAGAIN && llm_inflight(c))
-            return 0;
-        if (rc == -EAGAIN)
-            rc = LLM_EBUSY;
-        if (rc == LLM_EOWNERDEAD || rc == LLM_EEVICTED || rc == LLM_EPROTO)
-            return ctl_error("%s", llm_errmsg(c));
-        if (rc < 0) /* refused on this side of the ring: an answer like the engine's */
-            refuse(job, rc, llm_errmsg(c));
+    int rc = send_opening(c, job, n + at + 1);
+    return rc ? rc : llm_submit(c, &job->request, NULL);
+}
+
+/* Submits what can go, from *first on; those before it are out. *full: the engine had no room. */
+static int submit(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t *first, bool *full)
+{
+    *full = false;
+    for (size_t i = *first; i < n && !interrupted; i++) {
+        struct ctl_job *job = &jobs[i];
+        if (!job->sent && !session_in_use(jobs, i)) {
+            int rc = send_job(c, jobs, n, i);
+            if (rc == -EAGAIN && llm_inflight(c)) {
+                *full = true;
+                return 0;
+            }
+            if (rc == -EAGAIN)
+                rc = LLM_EBUSY;
+            if (rc == LLM_EOWNERDEAD || rc == LLM_EEVICTED || rc == LLM_EPROTO)
+                return ctl_error("%s", llm_errmsg(c));
+            if (rc < 0)
+                refuse(c, job, rc);
+            job->sent = true;
+        }
+        *first += job->sent && i == *first;
     }
     return 0;
 }
@@ -138,43 +249,53 @@ static int submit(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t *
 static void cancel_all(struct llm_client *c, struct ctl_job *jobs, size_t n, size_t *from)
 {
     for (; *from < n; ++*from)
-        if (jobs[*from].open && llm_cancel(c, *from + 1) == -EAGAIN)
+        if (jobs[*from].sent && jobs[*from].open && llm_cancel(c, *from + 1) == -EAGAIN)
             return;
 }
 
 static int event_loop(struct llm_client *c, struct ctl_job *jobs, size_t n,
                       void (*on_tokens)(void *context, const struct llm_event *e), void *context)
 {
-    size_t next = 0, cancelled = 0;
+    size_t first = 0, cancelled = 0;
+    bool look = true, full = false; /* look: something may go out now */
     for (;;) {
-        int rc = submit(c, jobs, n, &next);
+        int rc = look || full ? submit(c, jobs, n, &first, &full) : 0;
         if (rc)
             return rc;
+        look = false;
         if (interrupted)
-            cancel_all(c, jobs, next, &cancelled);
-        if (!llm_inflight(c) && (next == n || interrupted))
+            cancel_all(c, jobs, n, &cancelled);
+        if (!llm_inflight(c) && (first == n || interrupted))
             return 0;
-        if (!llm_inflight(c))
+        if (!llm_inflight(c)) {
+            look = true;
             continue;
+        }
         struct llm_event e;
         int got = llm_wait(c, &e, -1);
         if (got == -EINTR || got == 0)
             continue;
         if (got < 0)
             return got == -ENOENT ? 0 : ctl_error("%s", llm_errmsg(c));
-        rc = take(jobs, n, &e, now_ns());
+        rc = take(jobs, n, &e, now_ns(), &first);
         if (rc)
             return rc;
+        look = e.type != LLM_EVENT_TOKENS;
         if (on_tokens && e.type == LLM_EVENT_TOKENS)
             on_tokens(context, &e);
     }
+}
+
+static uint32_t finals_of(const struct llm_request *r)
+{
+    return r->op == LLM_OP_GENERATE ? r->choices : r->op == LLM_OP_CHOOSE ? r->n_labels : 1;
 }
 
 int ctl_run_jobs(struct llm_client *c, struct ctl_job *jobs, size_t n,
                  void (*on_tokens)(void *context, const struct llm_event *e), void *context)
 {
     for (size_t i = 0; i < n; i++) {
-        jobs[i].n_choices = jobs[i].open = jobs[i].request.choices;
+        jobs[i].n_choices = jobs[i].open = finals_of(&jobs[i].request);
         jobs[i].choices = calloc(jobs[i].n_choices, sizeof *jobs[i].choices);
         if (!jobs[i].choices)
             return ctl_error("out of memory for %zu requests", n);

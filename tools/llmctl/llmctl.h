@@ -23,6 +23,11 @@ int cmd_status(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_render(int argc, char **argv);
+int cmd_session(int argc, char **argv);
+int cmd_choose(int argc, char **argv);
+int cmd_top(int argc, char **argv);
+int cmd_drain(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 
 /* "llmctl: ..." to stderr; returns 1, so that a caller can `return ctl_error(...)`. */
 __attribute__((format(printf, 1, 2))) int ctl_error(const char *format, ...);
@@ -52,6 +57,22 @@ int ctl_tokens_from_json(const json_t *array, struct ctl_tokens *out);
 int ctl_tokens_from_prompt(struct llm_tokenizer *t, const char *text, size_t bytes, unsigned flags,
                            struct ctl_tokens *out);
 
+struct prompt_source { /* exactly one is given; of a session, one or none */
+    const char *tokens, *tokens_file, *prompt_file, *text;
+};
+
+bool prompt_given(const struct prompt_source *s);
+bool prompt_is_text(const struct prompt_source *s); /* a tokenizer is needed */
+/* 0, or a message and 2: more than one, or none where one is needed. */
+int prompt_check(const struct prompt_source *s, bool needed);
+/* The token ids; none where no source is given. flags: enum llm_tokenize_flags. */
+int prompt_tokens(const struct prompt_source *s, struct llm_tokenizer *t, unsigned flags,
+                  struct ctl_tokens *out);
+extern const char prompt_source_help[];
+/* The token with which the model's texts begin, or -1: what stands at the front of a session that is
+ * opened for a text. */
+int32_t prompt_first_token(const struct llm_tokenizer *t);
+
 /* ---- jobs (job.c): requests and what came of them ---- */
 
 struct ctl_choice {
@@ -61,7 +82,9 @@ struct ctl_choice {
     size_t n, room;
     bool done;
     int32_t status;   /* < 0: refused or failed */
-    uint32_t fitting; /* with status: the number that would have fitted, or 0 */
+    uint32_t fitting; /* with status: the number that would have fitted, or 0; LLM_EDEADLINE: the
+                       * estimate, microseconds */
+    uint32_t length;  /* of a session's operation: the tokens that it has now */
     uint32_t finish;
     struct llm_result result;
 };
@@ -70,14 +93,22 @@ struct ctl_job {
     json_t *id; /* given by the user, or NULL */
     struct ctl_tokens prompt;
     struct llm_request request;
+    bool open_session;          /* where its session is not there, it is opened first */
+    int32_t first;              /* >= 0: the token that stands at the front of such a session */
+    bool sent, missing, opened; /* missing: the session was not there */
+    struct {
+        int32_t status;
+        uint32_t fitting;
+    } opening; /* what came of opening it */
     uint64_t t_submit_ns;
     char refusal[256];        /* the library's sentence where it refused the request itself */
     uint32_t n_choices, open; /* open: finals still owed */
     struct ctl_choice *choices;
 };
 
-/* Submits all jobs over one connection and takes events until every final came. on_tokens (may be
- * NULL) sees each event with tokens as it arrives. SIGINT cancels what runs and still collects it.
+/* Submits all jobs over one connection and takes events until every final came. Jobs of one session
+ * run one after the other, in their order. on_tokens (may be NULL) sees each event with tokens as it
+ * arrives. SIGINT cancels what runs and still collects it.
  * 0, or an exit status after a message. */
 int ctl_run_jobs(struct llm_client *c, struct ctl_job *jobs, size_t n,
                  void (*on_tokens)(void *context, const struct llm_event *e), void *context);
@@ -86,6 +117,14 @@ bool ctl_interrupted(void);
 
 /* Why the choice was refused or failed, in words. */
 const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c);
+/* Says so: "llmctl: <why> (<what would have fitted>)". Returns 1. */
+int ctl_print_refusal(const struct ctl_job *job, const struct ctl_choice *c);
+/* {"code", "message", "fits" (LLM_EDEADLINE: "estimate_ms" too, and `fits` the deadline in ms)} */
+json_t *ctl_error_json(const struct ctl_job *job, const struct ctl_choice *c);
+/* A log-probability as JSON has numbers: no infinity, NaN is null. */
+json_t *ctl_number(double v);
+/* {"queue_us", "ttft_us", "itl_us": {"p50", "p95", "p99", "max"}} */
+json_t *ctl_timing_json(const struct ctl_job *job, const struct ctl_choice *c);
 
 /* The result of a job as JSON, but for its id; t may be NULL (no text then). */
 json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t);
@@ -114,7 +153,12 @@ enum ctl_request_option {
     CTL_TOP_P,
     CTL_MIN_P,
     CTL_SEED,
-    CTL_SPIN_US
+    CTL_SPIN_US,
+    CTL_DEADLINE,
+    CTL_TIMEOUT,
+    CTL_QUEUE_TIMEOUT,
+    CTL_MAX_ITL,
+    CTL_PRIORITY
 };
 #define CTL_REQUEST_OPTIONS                                                                        \
     {"n", required_argument, NULL, CTL_MAX_TOKENS},                                                \
@@ -124,15 +168,25 @@ enum ctl_request_option {
         {"top-p", required_argument, NULL, CTL_TOP_P},                                             \
         {"min-p", required_argument, NULL, CTL_MIN_P},                                             \
         {"seed", required_argument, NULL, CTL_SEED},                                               \
+        {"deadline-ms", required_argument, NULL, CTL_DEADLINE},                                    \
+        {"timeout-ms", required_argument, NULL, CTL_TIMEOUT},                                      \
+        {"queue-timeout-ms", required_argument, NULL, CTL_QUEUE_TIMEOUT},                          \
+        {"max-itl-ms", required_argument, NULL, CTL_MAX_ITL},                                      \
+        {"priority", required_argument, NULL, CTL_PRIORITY},                                       \
     {                                                                                              \
         "spin-us", required_argument, NULL, CTL_SPIN_US                                            \
     }
 /* Takes such an option ('n' counts as CTL_MAX_TOKENS). 0, or 2 after a message; others are ignored. */
 int ctl_set_request_option(int option, const char *text, struct llm_request *r, uint32_t *spin_us);
 
+/* Their lines in a --help: what is promised, and what is given up. */
+extern const char ctl_promises_help[];
+
 /* A whole decimal number in [min, max], or a float; 0, or 2 after a message naming `what`. */
 int ctl_parse_uint(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out);
 int ctl_parse_float(const char *what, const char *text, float *out);
+/* The same for a number that is not negative. */
+int ctl_parse_amount(const char *what, const char *text, double *out);
 /* Reads a request's keys out of one JSON line: everything but the prompt. `where` is used in
  * messages. */
 int ctl_request_from_json(const json_t *line, const char *where, struct llm_request *r);

@@ -18,11 +18,16 @@ static const struct {
     {"run", cmd_run, "answer one message, through the model's chat template"},
     {"chat", cmd_chat, "a conversation on the terminal"},
     {"complete", cmd_complete, "continue a text or token ids"},
+    {"session", cmd_session, "token histories that the engine keeps: append, rewind, fork, ..."},
+    {"choose", cmd_choose, "which of several continuations is the likeliest"},
     {"score", cmd_score, "log-probabilities and perplexity of a text or token ids"},
     {"tokenize", cmd_tokenize, "text to token ids"},
     {"detokenize", cmd_detokenize, "token ids to text"},
     {"render", cmd_render, "what a chat template makes of an input, without an engine"},
     {"status", cmd_status, "state and counters of an engine, also after it died"},
+    {"top", cmd_top, "the same live, on the terminal"},
+    {"drain", cmd_drain, "let an engine finish what runs, and stop"},
+    {"plan", cmd_plan, "what a model needs, what it can serve and what that costs"},
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof *commands };

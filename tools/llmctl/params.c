@@ -29,6 +29,90 @@ int ctl_parse_float(const char *what, const char *text, float *out)
     return 0;
 }
 
+int ctl_parse_amount(const char *what, const char *text, double *out)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v) || v < 0)
+        return ctl_usage("%s: \"%s\" is no number from 0", what, text);
+    *out = v;
+    return 0;
+}
+
+/* ---- promises ---- */
+
+const char ctl_promises_help[] =
+    "  --deadline-ms N       the first token within N ms, or the request is refused\n"
+    "  --timeout-ms N        end with what there is after N ms\n"
+    "  --queue-timeout-ms N  begin within N ms, or the request is refused\n"
+    "  --max-itl-ms N        the gap between two tokens that is promised\n"
+    "  --priority P          high, normal or low; or a number: below 0, 0, above 0\n";
+
+/* Milliseconds, with decimals, as microseconds in 32 bits. */
+static bool to_us(double ms, uint32_t *out)
+{
+    double us = ms * 1000;
+    if (!(us >= 0 && us <= UINT32_MAX))
+        return false;
+    *out = (uint32_t)(us + 0.5);
+    if (!*out && ms > 0)
+        *out = 1;
+    return true;
+}
+
+static int set_us(const char *what, const char *text, uint32_t *out)
+{
+    double ms = 0;
+    int rc = ctl_parse_amount(what, text, &ms);
+    if (rc || to_us(ms, out))
+        return rc;
+    return ctl_usage("%s: \"%s\" is more than 4294967 ms", what, text);
+}
+
+/* Names, or vLLM's numbers, where the lower one goes first. */
+static bool to_priority(const char *text, uint32_t *out)
+{
+    static const char *const names[] = {"normal", "high", "low"}; /* by enum llm_priority */
+    for (uint32_t i = 0; i < 3; i++)
+        if (!strcmp(text, names[i])) {
+            *out = i;
+            return true;
+        }
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end || errno)
+        return false;
+    *out = v < 0 ? LLM_PRIORITY_HIGH : v > 0 ? LLM_PRIORITY_LOW : LLM_PRIORITY_NORMAL;
+    return true;
+}
+
+static int set_promise(int option, const char *text, struct llm_request *r)
+{
+    uint64_t v = 0;
+    int rc = 0;
+    switch (option) {
+    case CTL_DEADLINE:
+        return set_us("--deadline-ms", text, &r->deadline_us);
+    case CTL_MAX_ITL:
+        return set_us("--max-itl-ms", text, &r->max_itl_us);
+    case CTL_TIMEOUT:
+        rc = ctl_parse_uint("--timeout-ms", text, 0, UINT32_MAX, &v);
+        r->timeout_ms = (uint32_t)v;
+        break;
+    case CTL_QUEUE_TIMEOUT:
+        rc = ctl_parse_uint("--queue-timeout-ms", text, 0, UINT32_MAX, &v);
+        r->queue_timeout_ms = (uint32_t)v;
+        break;
+    case CTL_PRIORITY:
+        if (!to_priority(text, &r->priority))
+            return ctl_usage("--priority: \"%s\" is none of high, normal, low, or a whole number",
+                             text);
+        break;
+    }
+    return rc;
+}
+
 int ctl_set_request_option(int option, const char *text, struct llm_request *r, uint32_t *spin_us)
 {
     uint64_t v = 0;
@@ -57,6 +141,8 @@ int ctl_set_request_option(int option, const char *text, struct llm_request *r, 
         return ctl_parse_float("--top-p", text, &r->top_p);
     case CTL_MIN_P:
         return ctl_parse_float("--min-p", text, &r->min_p);
+    default:
+        return set_promise(option, text, r);
     }
     return rc;
 }
@@ -117,11 +203,67 @@ static int json_flag(const json_t *line, const char *where, const char *key, uin
     return 0;
 }
 
+static int json_us(const json_t *line, const char *where, const char *key, uint32_t *out)
+{
+    const json_t *v = json_object_get(line, key);
+    if (!v || (json_is_number(v) && to_us(json_number_value(v), out)))
+        return 0;
+    return ctl_error("%s: \"%s\" must be a number of milliseconds from 0 to 4294967", where, key);
+}
+
+static int json_ms(const json_t *line, const char *where, const char *key, uint32_t *out)
+{
+    uint64_t ms = *out;
+    int rc = json_uint(line, where, key, UINT32_MAX, &ms);
+    *out = (uint32_t)ms;
+    return rc;
+}
+
+static int json_priority(const json_t *line, const char *where, uint32_t *out)
+{
+    const json_t *v = json_object_get(line, "priority");
+    char number[32] = "";
+    if (!v)
+        return 0;
+    if (json_is_integer(v))
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v));
+    if (to_priority(json_is_string(v) ? json_string_value(v) : number, out))
+        return 0;
+    return ctl_error("%s: \"priority\" must be \"high\", \"normal\", \"low\" or a whole number",
+                     where);
+}
+
+/* The line's session, or none; "keep" is of a session. */
+static int json_session(const json_t *line, const char *where, struct llm_request *r)
+{
+    const json_t *v = json_object_get(line, "session");
+    if (v && (!json_is_string(v) || !json_string_length(v)))
+        return ctl_error("%s: \"session\" must be a name", where);
+    if (v)
+        r->session = llm_session_key(json_string_value(v));
+    if (!r->session && json_object_get(line, "keep"))
+        return ctl_error("%s: \"keep\" is of a session", where);
+    return json_uint(line, where, "keep", UINT32_MAX, &r->session_keep);
+}
+
+static int promises_from_json(const json_t *line, const char *where, struct llm_request *r)
+{
+    int rc = json_us(line, where, "deadline_ms", &r->deadline_us);
+    rc = rc ? rc : json_us(line, where, "max_itl_ms", &r->max_itl_us);
+    rc = rc ? rc : json_ms(line, where, "timeout_ms", &r->timeout_ms);
+    rc = rc ? rc : json_ms(line, where, "queue_timeout_ms", &r->queue_timeout_ms);
+    return rc ? rc : json_priority(line, where, &r->priority);
+}
+
 static int check_keys(const json_t *line, const char *where)
 {
-    static const char *const known[] = {"id",          "tokens", "prompt",    "n",     "choices",
-                                        "temperature", "top_k",  "top_p",     "min_p", "ignore_eos",
-                                        "logprobs",    "seed",   "max_tokens"};
+    static const char *const known[] = {
+        "id",         "tokens",      "prompt",      "n",
+        "max_tokens", "choices",     "temperature", "top_k",
+        "top_p",      "min_p",       "seed",        "ignore_eos",
+        "logprobs",   "deadline_ms", "timeout_ms",  "queue_timeout_ms",
+        "max_itl_ms", "priority",    "session",     "keep",
+        "interrupt",  "no_cache"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)line, key, value)
@@ -150,6 +292,10 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
     rc = rc ? rc : json_float(line, where, "min_p", &r->min_p);
     rc = rc ? rc : json_flag(line, where, "ignore_eos", LLM_SQE_IGNORE_EOS, &r->flags);
     rc = rc ? rc : json_flag(line, where, "logprobs", LLM_SQE_LOGPROBS, &r->flags);
+    rc = rc ? rc : json_flag(line, where, "interrupt", LLM_SQE_INTERRUPT, &r->flags);
+    rc = rc ? rc : json_flag(line, where, "no_cache", LLM_SQE_NO_CACHE, &r->flags);
+    rc = rc ? rc : promises_from_json(line, where, r);
+    rc = rc ? rc : json_session(line, where, r);
     if (rc)
         return rc;
     if (!choices)

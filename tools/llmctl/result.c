@@ -47,7 +47,7 @@ fail:
     return NULL;
 }
 
-static json_t *number(double v)
+json_t *ctl_number(double v)
 {
     if (isnan(v))
         return json_null();
@@ -58,7 +58,8 @@ static const char *finish_name(const struct ctl_choice *c)
 {
     static const char *const names[] = {"none",    "stop",     "length",  "cancelled",
                                         "timeout", "deadline", "refused", "error"};
-    if (c->status < 0)
+    bool late = c->finish == LLM_FINISH_DEADLINE || c->finish == LLM_FINISH_TIMEOUT;
+    if (c->status < 0 && !late)
         return c->status == LLM_EENGINE || c->status == LLM_EOWNERDEAD || c->status == LLM_EEVICTED
                    ? "error"
                    : "refused";
@@ -88,23 +89,24 @@ static json_t *itl_json(const struct ctl_choice *c)
             gaps[i] = c->t_ns[i + 1] - c->t_ns[i];
         qsort(gaps, n, sizeof *gaps, by_value);
     }
-    json_object_set_new(o, "p50", gaps ? number(quantile_us(gaps, n, 0.5)) : json_null());
-    json_object_set_new(o, "p95", gaps ? number(quantile_us(gaps, n, 0.95)) : json_null());
-    json_object_set_new(o, "p99", gaps ? number(quantile_us(gaps, n, 0.99)) : json_null());
-    json_object_set_new(o, "max", gaps ? number((double)gaps[n - 1] * 1e-3) : json_null());
+    json_object_set_new(o, "p50", gaps ? ctl_number(quantile_us(gaps, n, 0.5)) : json_null());
+    json_object_set_new(o, "p95", gaps ? ctl_number(quantile_us(gaps, n, 0.95)) : json_null());
+    json_object_set_new(o, "p99", gaps ? ctl_number(quantile_us(gaps, n, 0.99)) : json_null());
+    json_object_set_new(o, "max", gaps ? ctl_number((double)gaps[n - 1] * 1e-3) : json_null());
     free(gaps);
     return o;
 }
 
-static json_t *timing_json(const struct ctl_job *job, const struct ctl_choice *c)
+json_t *ctl_timing_json(const struct ctl_job *job, const struct ctl_choice *c)
 {
     json_t *o = json_object();
     const struct llm_result *r = &c->result;
     json_object_set_new(o, "queue_us",
-                        r->t_admit ? number((double)(r->t_admit - r->t_arrival) * 1e-3)
+                        r->t_admit ? ctl_number((double)(r->t_admit - r->t_arrival) * 1e-3)
                                    : json_null());
-    json_object_set_new(
-        o, "ttft_us", c->n ? number((double)(c->t_ns[0] - job->t_submit_ns) * 1e-3) : json_null());
+    json_object_set_new(o, "ttft_us",
+                        c->n ? ctl_number((double)(c->t_ns[0] - job->t_submit_ns) * 1e-3)
+                             : json_null());
     json_object_set_new(o, "itl_us", itl_json(c));
     return o;
 }
@@ -125,7 +127,7 @@ static void set_tokens(json_t *o, const struct ctl_job *job, const struct ctl_ch
         return;
     json_t *logprobs = json_array();
     for (size_t i = 0; i < c->n; i++)
-        json_array_append_new(logprobs, number(c->logprobs[i]));
+        json_array_append_new(logprobs, ctl_number(c->logprobs[i]));
     json_object_set_new(o, "logprobs", logprobs);
 }
 
@@ -134,12 +136,30 @@ const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c)
     return *job->refusal ? job->refusal : llm_strerror(c->status);
 }
 
-static void set_error(json_t *o, const struct ctl_job *job, const struct ctl_choice *c)
+/* A deadline of so many whole milliseconds would have been accepted. */
+static uint32_t fitting_ms(const struct ctl_choice *c)
+{
+    return c->fitting / 1000 + (c->fitting % 1000 != 0);
+}
+
+json_t *ctl_error_json(const struct ctl_job *job, const struct ctl_choice *c)
 {
     json_t *e = json_pack("{s:i, s:s}", "code", c->status, "message", ctl_refusal(job, c));
+    bool deadline = c->status == LLM_EDEADLINE;
     if (c->fitting)
-        json_object_set_new(e, "fits", json_integer(c->fitting));
-    json_object_set_new(o, "error", e);
+        json_object_set_new(e, "fits", json_integer(deadline ? fitting_ms(c) : c->fitting));
+    if (c->fitting && deadline)
+        json_object_set_new(e, "estimate_ms", json_real((double)c->fitting * 1e-3));
+    return e;
+}
+
+int ctl_print_refusal(const struct ctl_job *job, const struct ctl_choice *c)
+{
+    if (c->fitting && c->status == LLM_EDEADLINE)
+        return ctl_error("%s (it would take %u ms)", ctl_refusal(job, c), fitting_ms(c));
+    if (c->fitting)
+        return ctl_error("%s (%u would fit)", ctl_refusal(job, c), c->fitting);
+    return ctl_error("%s", ctl_refusal(job, c));
 }
 
 static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_choice *c,
@@ -149,19 +169,21 @@ static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_ch
         json_t *logprobs = json_array();
         double sum = 0;
         for (size_t i = 0; i < c->n; i++) {
-            json_array_append_new(logprobs, number(c->logprobs[i]));
+            json_array_append_new(logprobs, ctl_number(c->logprobs[i]));
             sum += (double)c->logprobs[i];
         }
         json_object_set_new(o, "logprobs", logprobs);
         if (c->n)
-            json_object_set_new(o, "perplexity", number(exp(-sum / (double)c->n)));
+            json_object_set_new(o, "perplexity", ctl_number(exp(-sum / (double)c->n)));
     } else {
         set_tokens(o, job, c, t);
     }
     json_object_set_new(o, "finish_reason", json_string(finish_name(c)));
     if (c->status < 0)
-        set_error(o, job, c);
-    json_object_set_new(o, "timing", timing_json(job, c));
+        json_object_set_new(o, "error", ctl_error_json(job, c));
+    json_object_set_new(o, "cached_tokens", json_integer(c->result.cached_tokens));
+    json_object_set_new(o, "preemptions", json_integer(c->result.preemptions));
+    json_object_set_new(o, "timing", ctl_timing_json(job, c));
 }
 
 json_t *ctl_job_result(const struct ctl_job *job, struct llm_tokenizer *t)

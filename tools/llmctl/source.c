@@ -139,3 +139,64 @@ int ctl_tokens_from_prompt(struct llm_tokenizer *t, const char *text, size_t byt
     *out = (struct ctl_tokens){ids, (size_t)n};
     return 0;
 }
+
+/* ---- one source of several ---- */
+
+const char prompt_source_help[] =
+    "  TEXT                  text, tokenized with the engine's vocabulary\n"
+    "  --prompt-file FILE    the exact bytes of a file (- is standard input)\n"
+    "  --tokens 1,2,3        token ids, used exactly\n"
+    "  --tokens-file FILE    a JSON array of ids, or raw little-endian int32 (.bin)\n";
+
+static int sources(const struct prompt_source *s)
+{
+    return !!s->tokens + !!s->tokens_file + !!s->prompt_file + !!s->text;
+}
+
+bool prompt_given(const struct prompt_source *s)
+{
+    return sources(s) > 0;
+}
+
+bool prompt_is_text(const struct prompt_source *s)
+{
+    return s->text || s->prompt_file;
+}
+
+int prompt_check(const struct prompt_source *s, bool needed)
+{
+    int n = sources(s);
+    if (n > 1)
+        return ctl_usage("give one source of the prompt, not %d", n);
+    if (!n && needed)
+        return ctl_usage("what is the prompt? TEXT, --prompt-file, --tokens or --tokens-file");
+    return 0;
+}
+
+int prompt_tokens(const struct prompt_source *s, struct llm_tokenizer *t, unsigned flags,
+                  struct ctl_tokens *out)
+{
+    *out = (struct ctl_tokens){NULL, 0};
+    if (s->tokens)
+        return ctl_tokens_from_text(s->tokens, out);
+    if (s->tokens_file)
+        return ctl_tokens_from_file(s->tokens_file, out);
+    if (s->text)
+        return ctl_tokens_from_prompt(t, s->text, strlen(s->text), flags, out);
+    if (!s->prompt_file)
+        return 0;
+    size_t bytes;
+    char *text = ctl_read_file(s->prompt_file, &bytes);
+    int rc = text ? ctl_tokens_from_prompt(t, text, bytes, flags, out) : 1;
+    free(text);
+    return rc;
+}
+
+int32_t prompt_first_token(const struct llm_tokenizer *t)
+{
+    int32_t token[2];
+    long plain = llm_tokenize(t, "a", 1, 0, token, 1);
+    int32_t first = token[0];
+    long all = llm_tokenize(t, "a", 1, LLM_TOKENIZE_ADD_SPECIAL, token, 1);
+    return plain > 0 && all > plain && token[0] != first ? token[0] : -1;
+}
