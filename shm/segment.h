@@ -45,7 +45,7 @@ enum {
 enum llm_state {
     LLM_STATE_STARTING = 0,
     LLM_STATE_READY = 1,
-    LLM_STATE_DRAINING = 2, /* SIGTERM came: refuses new requests, ends the running ones */
+    LLM_STATE_DRAINING = 2, /* SIGTERM came: refuses new requests, lets the others end */
     LLM_STATE_STOPPED = 3
 };
 

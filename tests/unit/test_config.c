@@ -238,8 +238,8 @@ static void what_is_printed_can_be_read(void **state)
         "model = m\ncpu-list = 0-3,7,5,6\nio-cpu = 5\nthreads = 4\nrt-priority = 3\nmlock = yes\n"
         "activations = f32\nkv-cache-dtype = f32\nkv-cache-memory = 3M\nio = io_uring\n"
         "log-level = error\nlog-json = yes\nbackend = cpu-plain\nprefill-chunk = 9\n",
-        "model = m\nidle-spin-us = forever\ngpu-memory-utilization = 0.85\nblock-size = 16\n"
-        "enable-prefix-caching = no\nmax-waiting = 5\nquota-memory = 1M\nquota-kv-blocks = 3\n"};
+        ("model = m\nidle-spin-us = forever\ngpu-memory-utilization = 0.85\nblock-size = 16\n"
+         "enable-prefix-caching = no\nmax-waiting = 5\nquota-memory = 1M\nquota-kv-blocks = 3\n")};
     for (size_t i = 0; i < 3; i++) {
         good(files[i], "");
         char *first = printed();
