@@ -15,8 +15,8 @@
  * Epoll stands in where io_uring is forbidden (container seccomp profiles,
  * kernel.io_uring_disabled) or too old. The protocol is the same for clients, who know of one way
  * to wake an engine: FUTEX_WAKE of the word that they have moved. With helper threads a sleep ends
- * some tens of microseconds later and an idle engine costs nothing either; where these cannot be had, the
- * submission to an engine that sleeps waits for the next look.
+ * some tens of microseconds later, and an idle engine costs nothing either. Where these cannot be
+ * had, what is submitted to an engine that sleeps waits for the next look.
  *
  * Invariants
  *   1. Every poll, and every futex that said true, brings exactly one completion: its event, or a

@@ -2,6 +2,7 @@
  * once, with what to do, and serves all the same: the same set of promises (support/serving.h)
  * under each condition. Each has a process of its own, since none can be taken back; a condition
  * that cannot be made here is skipped, and said.
+ * Failure test (12).
  */
 #include "../support/forbid.h"
 #include "../support/serving.h"

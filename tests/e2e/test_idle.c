@@ -5,6 +5,7 @@
  *
  * Nothing in the engine depends on how long a client is silent, so a few seconds prove what sixty
  * would; LLMD_EXHAUSTIVE takes the sixty.
+ * Failure test (5).
  */
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"

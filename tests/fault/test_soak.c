@@ -12,6 +12,7 @@
  *
  * LLMD_EXHAUSTIVE: 20,000 of them, else 1,000. LLMD_SOAK_ROUNDS overrides both. The second scenario
  * takes the engine's descriptors away, and gives them back.
+ * Failure test (14).
  */
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"
@@ -43,7 +44,7 @@ enum {
     ENOUGH = 10, /* descriptors for one that connects */
     HEAP_SLACK_KIB = 64,
     RSS_SLACK_KIB = 1024,
-    RSS_SLACK_SANITIZED_KIB = 24 << 10, /* freed memory is held back, stacks are remembered */
+    RSS_SLACK_SANITIZED_KIB = 4 << 10, /* freed memory is held back, stacks are remembered */
     PATIENCE_MS = 20000
 };
 

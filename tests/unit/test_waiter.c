@@ -531,6 +531,15 @@ static void says_that_io_uring_is_forbidden(void **state)
     expect_notice(WAITER_AUTO, "until then epoll stands in, and futex_waitv cannot be used");
 }
 
+static void says_that_there_are_no_threads(void **state)
+{
+    (void)state;
+    expect_notice(WAITER_EPOLL,
+                  "the threads that sleep on the clients' words cannot be started (Resource "
+                  "temporarily unavailable): raise the limit of threads (ulimit -u, TasksMax=); "
+                  "until then an idle engine looks for requests every 2 to 50 milliseconds");
+}
+
 /* Nothing is asked for: the sleep is as long as it was told. */
 static void looks_become_rare(void **state)
 {
@@ -566,6 +575,16 @@ static int without_waitv(void)
     return cmocka_run_group_tests_name("epoll that looks", tests, NULL, NULL);
 }
 
+static int without_threads(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_that_there_are_no_threads),
+                                       KIND(descriptors, open_epoll),
+                                       KIND(a_sleep_ends, open_epoll)};
+    forbid_call(SYS_clone3, EAGAIN);
+    forbid_call(SYS_clone, EAGAIN);
+    return cmocka_run_group_tests_name("no threads", tests, NULL, NULL);
+}
+
 static int with_an_old_io_uring(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_that_io_uring_is_too_old),
@@ -592,6 +611,10 @@ static int with_io_uring(void)
  */
 int main(void)
 {
-    return (in_a_process(with_io_uring) | in_a_process(with_helpers) | in_a_process(without_waitv) |
-            in_a_process(with_an_old_io_uring)) != 0;
+    static int (*const groups[])(void) = {with_io_uring, with_helpers, without_waitv,
+                                          without_threads, with_an_old_io_uring};
+    int failed = 0;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        failed |= in_a_process(groups[i]);
+    return failed != 0;
 }
