@@ -177,7 +177,8 @@ LLM_API int llm_errcode(const struct llm_client *c); /* code of the last failure
 
 /* Submits. *id (may be NULL) gets the request's id, returned in every event of it. -EAGAIN while
  * the ring, the arena or max_inflight is full: take completions and retry. -EINVAL, LLM_EPARAM,
- * LLM_ETOKEN, LLM_ETOOLONG are found here, before anything is sent; the engine checks again. */
+ * LLM_ETOKEN, LLM_ETOOLONG, -E2BIG, -ENOTSUP (the engine is too old) are found here, before anything
+ * is sent; the engine checks again. */
 LLM_API int llm_submit(struct llm_client *c, const struct llm_request *r, uint64_t *id);
 
 /* Asks for the end of a request; its final event comes all the same, with what was generated so
@@ -262,7 +263,7 @@ LLM_API int llm_session_fork(struct llm_client *c, uint64_t key, uint64_t new_ke
 LLM_API int llm_session_close(struct llm_client *c, uint64_t key, uint64_t *id);
 
 /* A prefix that stays resident: a pinned session of that key, which requests without a session hit
- * through the prefix cache. */
+ * through the prefix cache. Nothing is generated on a pinned session itself: fork it. */
 LLM_API int llm_prefix_pin(struct llm_client *c, uint64_t key, const int32_t *tokens, uint32_t n,
                            uint64_t *id);
 LLM_API int llm_prefix_unpin(struct llm_client *c, uint64_t key, uint64_t *id);
