@@ -8,6 +8,7 @@
 #include "../../client/llmclient.h"
 #include "../support/support.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -192,6 +193,54 @@ static void killed_under_a_loop_of_its_own(void **state)
     disturbed(next_by_polling, 3);
 }
 
+static uint64_t submit_one(struct llm_client *c, uint32_t max_tokens)
+{
+    static const int32_t prompt[] = {5, 6, 7};
+    struct llm_request r = LLM_REQUEST_INIT;
+    uint64_t id = 0;
+    r.tokens = prompt, r.n_tokens = 3, r.max_tokens = max_tokens, r.flags = LLM_SQE_IGNORE_EOS;
+    if (llm_submit(c, &r, &id))
+        fail_msg("%s", llm_errmsg(c));
+    return id;
+}
+
+/* An engine that is stopped in order ends its requests itself; the handle goes on to the next one,
+ * also with a request that is submitted while there is none. */
+static void a_stop_ends_requests_but_not_the_handle(void **state)
+{
+    (void)state;
+    static const char *const arguments[] = {"--threads", "1", NULL};
+    struct run run = {0};
+    struct llm_event e;
+    open_run(&run, true);
+    uint64_t id = submit_one(run.c, 200);
+    assert_int_equal(llm_wait(run.c, &e, 120000), 1);
+    assert_int_equal(e.type, LLM_EVENT_TOKENS);
+    assert_int_equal(engine_stop(&engine), 0);
+    while (e.type == LLM_EVENT_TOKENS)
+        assert_int_equal(llm_wait(run.c, &e, 120000), 1);
+    assert_true(e.id == id);
+    assert_int_equal(llm_inflight(run.c), 0);
+    while (llm_poll(run.c, &e) == 0 && llm_reserve(run.c, 1)) /* until it has noticed */
+        llm_arm(run.c);
+    assert_int_equal(llm_errcode(run.c), -EAGAIN);
+    id = submit_one(run.c, 5);
+    struct engine_process next = {0};
+    snprintf(next.instance, sizeof next.instance, "%s", engine.instance);
+    engine_spawn(&next, model(), arguments);
+    engine = next;
+    uint32_t n = 0;
+    do {
+        assert_int_equal(llm_wait(run.c, &e, 120000), 1);
+        assert_true(e.id == id);
+        n += e.n_tokens;
+    } while (e.type == LLM_EVENT_TOKENS);
+    assert_int_equal(e.type, LLM_EVENT_DONE);
+    assert_int_equal(n, 5);
+    llm_close(run.c);
+    assert_true(engine_wait_ready(&engine));
+}
+
 /* A final that was lost behind an end token: what resumes there is told the end at once, and
  * generates nothing behind it. */
 static void an_end_token_that_came_before_is_the_end(void **state)
@@ -226,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_under_waiters),
         cmocka_unit_test(killed_under_a_loop_of_its_own),
+        cmocka_unit_test(a_stop_ends_requests_but_not_the_handle),
         cmocka_unit_test(an_end_token_that_came_before_is_the_end),
     };
     return cmocka_run_group_tests(tests, start, finish);
