@@ -1,6 +1,6 @@
 """A conversation on the terminal; one line is one message, the end of the input ends it.
 
-    python3 chat.py llmd:default
+python3 chat.py llmd:default
 """
 
 import sys

@@ -350,7 +350,9 @@ class Channel:
         """The error of a final."""
         text = strerror(self.lib, event.status)
         if event.position:
-            unit = " microseconds is the estimate" if event.status == -1012 else " would have fitted"
+            unit = (
+                " microseconds is the estimate" if event.status == -1012 else " would have fitted"
+            )
             text += f" ({event.position}{unit})"
         return from_code(event.status, text, event.position)
 

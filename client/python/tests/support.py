@@ -33,9 +33,10 @@ import llmclient  # noqa: E402  (the path comes first)
 
 def model_path():
     given = os.environ.get("LLMD_MODEL")
-    return given or subprocess.check_output(
-        ["sh", str(ROOT / "tools/fetch-model.sh")], text=True
-    ).strip()
+    return (
+        given
+        or subprocess.check_output(["sh", str(ROOT / "tools/fetch-model.sh")], text=True).strip()
+    )
 
 
 def _die_with_parent():
@@ -142,6 +143,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     ["say", TEXT, CHOICE?], ["finish", REASON, CHOICE?], ["usage", P, C], ["data", TEXT],
     ["raw", TEXT], ["done"], ["wait"] until the test releases the server, ["close"],
+    ["leave"] (without notice, behind the answer),
     ["status", CODE, BODY, HEADERS?], ["plain", BODY]
     """
 
@@ -233,6 +235,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.begun = False
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
+
+    def step_leave(self):
+        self.close_connection = True
 
     def step_status(self, code, body, headers=None):
         self.whole(code, body, headers or {})

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import shutil
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ import unittest
 from support import Async, Server, Sync
 
 import llmclient
+from llmclient._http1 import Events, Response
 
 ANSWER = [["say", "Hello"], ["say", " world"], ["finish", "stop"], ["usage", 5, 2], ["done"]]
 
@@ -98,12 +100,13 @@ class Scenarios:
         error = self.fails(llmclient.InvalidRequest, *ANSWER)
         self.assertIn("one, two", str(error))
 
-    def test_events_however_they_are_cut(self):
-        text = json.dumps({"choices": [{"index": 0, "text": "smile \u00fc \U0001f600"}]})
-        wire = f': hello\r\n\r\nevent: x\r\ndata: {text}\r\n\r\ndata:[DONE]\n\n'
-        pieces = [["raw", bytes([b]).decode("utf-8", "surrogateescape")] for b in wire.encode()]
-        _, result = self.ask(*pieces)
-        self.assertEqual(result.text, "smile \u00fc \U0001f600")
+    def test_characters_that_are_cut(self):
+        text = json.dumps(
+            {"choices": [{"index": 0, "text": "\u00fc \U0001f600"}]}, ensure_ascii=False
+        )
+        wire = f"data: {text}\n\ndata:[DONE]\n\n".encode()
+        pieces = [["raw", bytes([b]).decode("utf-8", "surrogateescape")] for b in wire]
+        self.assertEqual(self.ask(*pieces)[1].text, "\u00fc \U0001f600")
 
     def test_answer_that_ends_with_the_connection(self):
         text = json.dumps({"choices": [{"index": 0, "text": "hi", "finish_reason": "stop"}]})
@@ -186,7 +189,14 @@ class Scenarios:
             self.ask(*ANSWER)
 
     def test_bad_targets(self):
-        for bad in ("ftp://x", "one", "http://", "http://h:99999/v1", "unix:relative", "http://u@h/"):
+        for bad in (
+            "ftp://x",
+            "one",
+            "http://",
+            "http://h:99999/v1",
+            "unix:relative",
+            "http://u@h/",
+        ):
             with self.subTest(bad), self.assertRaises(llmclient.InvalidRequest):
                 self.url = bad
                 self.ask(*ANSWER)
@@ -237,6 +247,66 @@ class Scenarios:
         self.fails(llmclient.InvalidRequest, *ANSWER, connect={"api_key": "a\r\nX: y"})
 
 
+class Wire(unittest.TestCase):
+    """The bytes, however they are cut."""
+
+    def test_events(self):
+        wire = ": hello\r\n\r\nevent: x\r\ndata: a\r\ndata:b\r\n\r\ndata: \u00fc\n\ndata\n\n\rdata: d\r\r".encode()
+        for size in (1, 2, 3, 7, len(wire)):
+            events, got = Events(), []
+            for at in range(0, len(wire), size):
+                got += events.feed(wire[at : at + size])
+            got += events.feed(b": the CR at the end could have been half of a line's end\n")
+            self.assertEqual(got, ["a\nb", "\u00fc", "", "d"], size)
+
+    def read(self, wire, size):
+        response, body = Response(), b""
+        for at in range(0, len(wire), size):
+            body += response.feed(wire[at : at + size])
+        return response, body
+
+    def test_responses(self):
+        head = b"HTTP/1.1 200 OK\r\nA: b\r\n"
+        cases = {
+            head + b"Content-Length: 5\r\n\r\nhello": (True, True),
+            head
+            + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nT: x\r\n\r\n": (
+                True,
+                True,
+            ),
+            head + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello": (True, False),
+            b"HTTP/1.1 100 Continue\r\n\r\n" + head + b"Content-Length: 5\r\n\r\nhello": (
+                True,
+                True,
+            ),
+            head + b"\r\nhello": (False, False),  # until the connection ends
+        }
+        for wire, (complete, reusable) in cases.items():
+            for size in (1, 2, 5, len(wire)):
+                response, body = self.read(wire, size)
+                self.assertEqual((response.status, body), (200, b"hello"), wire)
+                self.assertEqual((response.complete, response.reusable), (complete, reusable), wire)
+                response.eof()
+                self.assertTrue(response.complete)
+
+    def test_nonsense(self):
+        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for wire in (
+            b"SSH-2.0-OpenSSH\r\n\r\n",
+            b"HTTP/1.1 2x0 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nA: " + b"a" * 70000,
+            chunked + b"+5\r\nhello",
+            chunked + b"\r\n",
+            chunked + b"2\r\nhello\r\n",
+            chunked + b"1" * 70000,
+        ):
+            with self.subTest(wire[:60]), self.assertRaises(llmclient.ProtocolError):
+                self.read(wire, 4096)
+
+
 class SyncTest(Scenarios, Sync, Served):
     def test_connections_are_kept(self):
         with llmclient.connect(self.url, model="m") as client:
@@ -249,9 +319,9 @@ class SyncTest(Scenarios, Sync, Served):
 
     def test_kept_connection_that_the_server_has_closed(self):
         with llmclient.connect(self.url, model="m") as client:
-            client.generate(script(*ANSWER)).read()
-            for s in client.pool._idle:
-                s.shutdown(2)
+            client.generate(script(*ANSWER, ["leave"])).read()
+            (kept,) = client.pool._idle
+            self.assertTrue(select.select([kept], [], [], 60)[0])  # the end has arrived
             self.assertEqual(client.generate(script(*ANSWER)).read().text, "Hello world")
 
     def test_leaving_early_closes_the_connection(self):

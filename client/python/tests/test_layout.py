@@ -13,7 +13,9 @@ from llmclient import _library
 
 
 def compiler():
-    return next((cc for cc in (os.environ.get("CC", "cc"), "gcc", "clang") if shutil.which(cc)), None)
+    return next(
+        (cc for cc in (os.environ.get("CC", "cc"), "gcc", "clang") if shutil.which(cc)), None
+    )
 
 
 def ask_compiler(questions):

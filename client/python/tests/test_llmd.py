@@ -210,6 +210,12 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(len(stream.read().tokens), 16)
 
+    def on_alarm(self, handler):
+        before = signal.signal(signal.SIGALRM, handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+
     def test_signals_reach_a_waiting_program(self):
         """Control-C does not wait for the next token."""
 
@@ -217,16 +223,22 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
             pass
 
         def alarm(*_):
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise Alarm
 
-        before = signal.signal(signal.SIGALRM, alarm)
-        self.addCleanup(signal.signal, signal.SIGALRM, before)
         stream = self.client.generate(PROMPT, max_tokens=2000, ignore_eos=True)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        self.on_alarm(alarm)
         with self.assertRaises(Alarm):
             stream.read()
         stream.close()
         self.assertEqual(len(self.client.generate(PROMPT, max_tokens=2).read().tokens), 2)
+
+    def test_signals_do_not_end_a_wait(self):
+        alarms = []
+        self.on_alarm(lambda *_: alarms.append(1))
+        result = self.client.generate(PROMPT, max_tokens=30, ignore_eos=True).read()
+        self.assertEqual(len(result.tokens), 30)
+        self.assertTrue(alarms)
 
     def test_numbers_of_connect(self):
         for options in ({"max_inflight": -1}, {"spin_us": 2**32}, {"resume_ms": "1"}):

@@ -46,7 +46,9 @@ class Package(unittest.TestCase):
         of its own. Returns what runs a Python that has the package."""
         # a copy: what pip leaves beside the sources is not for the tree
         source = shutil.copytree(
-            PACKAGE, os.path.join(self.folder, "source"), ignore=shutil.ignore_patterns("__pycache__")
+            PACKAGE,
+            os.path.join(self.folder, "source"),
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
         # no index: whatever pip wanted to fetch would fail
         command = ["-m", "pip", "install", "-q", "--no-index", source]
@@ -74,7 +76,9 @@ class Package(unittest.TestCase):
         where, tokens = said.splitlines()
         self.assertTrue(Path(where).is_relative_to(self.folder), where)
         with llmclient.connect(target()) as client:
-            self.assertEqual(str(client.generate("One two three", max_tokens=4).read().tokens), tokens)
+            self.assertEqual(
+                str(client.generate("One two three", max_tokens=4).read().tokens), tokens
+            )
         self.assertIn("py.typed", os.listdir(os.path.dirname(where)))
         self.assertIn("llmclient", python("-m", "pip", "list", "--disable-pip-version-check"))
 
