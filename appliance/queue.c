@@ -26,10 +26,12 @@ static void insert_by_arrival(struct queue *q, struct sequence *s)
     list_insert_before(at, &s->queue);
 }
 
-/* When its first token is due, as far as the order goes. */
+/* When its next token is due, as far as the order goes: at once for a stream that was interrupted,
+ * and for what had to leave before it brought anything. */
 static uint64_t due(const struct sequence *s)
 {
-    return s->t_admit ? 0 : s->due_ns;
+    bool left = s->t_admit && s->state == SEQUENCE_WAITING;
+    return s->t_first || left ? 0 : s->due_ns;
 }
 
 static bool earlier(const struct sequence *a, const struct sequence *b)
@@ -80,13 +82,16 @@ void queue_remove(struct queue *q, struct sequence *s)
     q->tokens -= sequence_inputs(s) - s->n_computed;
 }
 
-uint64_t queue_least_served(const struct queue *q)
+struct queue_least queue_least_served(const struct queue *q)
 {
-    uint64_t least = UINT64_MAX;
+    struct queue_least least;
+    for (int i = 0; i < SEQUENCE_CLASSES; i++)
+        least.served[i] = UINT64_MAX;
     LIST_EACH (at, &q->hungry) {
         const struct sequence_owner *o = LIST_OF(at, struct sequence_owner, hungry);
-        if (o->served < least)
-            least = o->served;
+        for (int i = 0; i < SEQUENCE_CLASSES; i++)
+            if (!list_empty(&o->waiting[i]) && o->served < least.served[i])
+                least.served[i] = o->served;
     }
     return least;
 }
@@ -97,15 +102,15 @@ static bool had_more(const struct sequence_owner *o, uint64_t least_served, uint
 }
 
 bool queue_before(const struct queue *q, const struct sequence *a, const struct sequence *b,
-                  uint64_t least_served)
+                  const struct queue_least *least)
 {
     if (q->first_come)
         return a->order < b->order;
     if (a->class != b->class)
         return a->class < b->class;
     if (a->owner != b->owner) {
-        bool a_more = had_more(a->owner, least_served, q->slack);
-        if (a_more != had_more(b->owner, least_served, q->slack))
+        bool a_more = had_more(a->owner, least->served[a->class], q->slack);
+        if (a_more != had_more(b->owner, least->served[a->class], q->slack))
             return !a_more;
     }
     if (due(a) != due(b))
@@ -122,6 +127,11 @@ static bool ageing_turn(const struct queue *q)
     return q->picks % QUEUE_AGEING == QUEUE_AGEING - 1;
 }
 
+bool queue_aged(const struct queue *q, const struct sequence *s)
+{
+    return ageing_turn(q) && q->arrivals.next == &s->queue;
+}
+
 struct sequence *queue_next(const struct queue *q,
                             bool (*fits)(void *context, const struct sequence *s), void *context)
 {
@@ -131,14 +141,14 @@ struct sequence *queue_next(const struct queue *q,
             return oldest;
     }
     struct sequence *best = NULL;
-    uint64_t least = queue_least_served(q);
+    struct queue_least least = queue_least_served(q);
     LIST_EACH (at, &q->hungry) {
         const struct sequence_owner *o = LIST_OF(at, struct sequence_owner, hungry);
         for (int i = 0; i < SEQUENCE_CLASSES; i++) {
             if (list_empty(&o->waiting[i]))
                 continue;
             struct sequence *s = LIST_OF(o->waiting[i].next, struct sequence, turn);
-            if ((!best || queue_before(q, s, best, least)) && fits(context, s))
+            if ((!best || queue_before(q, s, best, &least)) && fits(context, s))
                 best = s;
         }
     }
@@ -147,7 +157,8 @@ struct sequence *queue_next(const struct queue *q,
 
 void queue_picked(struct queue *q, const struct sequence *s)
 {
+    uint64_t least = queue_least_served(q).served[s->class];
+    if (!ageing_turn(q) && least > *q->floor)
+        *q->floor = least;
     q->picks++;
-    if (s->owner->served > *q->floor)
-        *q->floor = s->owner->served;
 }

@@ -148,8 +148,8 @@ void schedule_enter_running(struct schedule *c, struct sequence *s)
         c->n_followers--;
         s->leader = NULL;
     } else {
-        leave_queue(c, s);
         queue_picked(&c->queue, s);
+        leave_queue(c, s);
     }
     schedule_end_lease(s);
     c->running[c->n_running++] = s;

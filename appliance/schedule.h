@@ -49,6 +49,7 @@ struct schedule {
     uint64_t admissions;    /* so far */
     uint64_t served;        /* admission number of the decode that was served last */
     bool prompts_turn;      /* the last full step left rows to prompts */
+    uint32_t prompt_steps;  /* that had running prompts */
     uint32_t starved;       /* steps in a row whose promise left no row to a prompt */
     struct cost cost;
 

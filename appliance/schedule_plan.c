@@ -132,9 +132,10 @@ static void add_prefill(struct cost_shape *shape, uint32_t pos, uint32_t rows)
     shape->prefill_context += (uint64_t)rows * pos + (uint64_t)rows * (rows + 1) / 2;
 }
 
-static void plan_chunk(struct schedule *c, struct sequence *s)
+static void plan_chunk(struct schedule *c, struct sequence *s, uint32_t most)
 {
-    uint32_t inputs = sequence_inputs(s), upto = s->n_computed + rows_allowed(c, s);
+    uint32_t inputs = sequence_inputs(s), rows = rows_allowed(c, s);
+    uint32_t upto = s->n_computed + (rows < most ? rows : most);
     if (s == c->running[0]) {
         if (!schedule_cover_by_force(c, s, upto) && s->n_blocks * GPU_KV_BLOCK < upto)
             upto = s->n_blocks * GPU_KV_BLOCK;
@@ -149,17 +150,36 @@ static void plan_chunk(struct schedule *c, struct sequence *s)
         plan_forks(c, s);
 }
 
+/* Of the running prompts the one that was admitted first goes first from time to time: what is more
+ * urgent would else take all rows for ever. */
+static bool oldest_first(struct schedule *c)
+{
+    return c->config->policy == ENGINE_FAIR && ++c->prompt_steps % QUEUE_AGEING == 0;
+}
+
+static void move_oldest_first(struct schedule *c, uint32_t n)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (c->turns[i]->admission < c->turns[at]->admission)
+            at = i;
+    struct sequence *oldest = c->turns[at];
+    for (; at; at--)
+        c->turns[at] = c->turns[at - 1];
+    c->turns[0] = oldest;
+}
+
 /* Running prompts into c->turns, the most urgent first. */
 static uint32_t sort_prefills(struct schedule *c)
 {
-    uint64_t least = queue_least_served(&c->queue);
+    struct queue_least least = queue_least_served(&c->queue);
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_running; i++) {
         struct sequence *s = c->running[i];
         if (s->state != SEQUENCE_PREFILL || s->fork)
             continue;
         uint32_t at = n++;
-        for (; at && queue_before(&c->queue, s, c->turns[at - 1], least); at--)
+        for (; at && queue_before(&c->queue, s, c->turns[at - 1], &least); at--)
             c->turns[at] = c->turns[at - 1];
         c->turns[at] = s;
     }
@@ -199,13 +219,32 @@ static struct sequence *next_waiting(struct schedule *c)
     return s && rows_allowed(c, s) ? s : NULL;
 }
 
+/* True if the running r goes before the waiting w. */
+static bool runs_first(const struct schedule *c, const struct sequence *r, const struct sequence *w,
+                       const struct queue_least *least)
+{
+    return !w || (!queue_aged(&c->queue, w) && !queue_before(&c->queue, w, r, least));
+}
+
+/* Who is admitted for its age has a place then, and a block's rows at once: others are more urgent. */
+static void admit(struct schedule *c, struct sequence *w)
+{
+    bool aged = !c->queue.first_come && queue_aged(&c->queue, w);
+    schedule_enter_running(c, w);
+    plan_chunk(c, w, aged ? (uint32_t)GPU_KV_BLOCK : UINT32_MAX);
+}
+
 /* Each time the most urgent of what runs and what waits. A sequence that was preempted in this step
  * for its blocks is not back in it: they were taken one by one until one was missing. */
 static void plan_prompts(struct schedule *c)
 {
-    uint64_t least = queue_least_served(&c->queue);
+    struct queue_least least = queue_least_served(&c->queue);
     uint32_t n = sort_prefills(c), i = 0;
     bool closed = false; /* nobody is admitted any more */
+    if (n && oldest_first(c)) {
+        move_oldest_first(c, n);
+        plan_chunk(c, c->turns[i++], UINT32_MAX);
+    }
     while (c->budget) {
         while (i < n && (c->turns[i]->state != SEQUENCE_PREFILL || c->turns[i]->rows))
             i++; /* was preempted meanwhile, maybe admitted again */
@@ -213,13 +252,12 @@ static void plan_prompts(struct schedule *c)
         struct sequence *r = i < n ? c->turns[i] : NULL;
         if (!w && !r)
             return;
-        if (r && (!w || !queue_before(&c->queue, w, r, least))) {
-            plan_chunk(c, r);
+        if (r && runs_first(c, r, w, &least)) {
+            plan_chunk(c, r, UINT32_MAX);
             i++;
-        } else if (make_room(c, w)) {
-            schedule_enter_running(c, w);
-            plan_chunk(c, w);
-        } else
+        } else if (make_room(c, w))
+            admit(c, w);
+        else
             closed = true;
     }
 }
@@ -246,17 +284,18 @@ void schedule_plan(struct schedule *c)
 /* Prompt rows that go before s: what runs and is not behind it, what waits and is before it. */
 static uint64_t rows_before(const struct schedule *c, const struct sequence *s)
 {
-    uint64_t rows = 0, least = queue_least_served(&c->queue);
-    if (s->owner->served < least)
-        least = s->owner->served;
+    uint64_t rows = 0;
+    struct queue_least least = queue_least_served(&c->queue);
+    if (s->owner->served < least.served[s->class])
+        least.served[s->class] = s->owner->served;
     for (uint32_t i = 0; i < c->n_running; i++) {
         const struct sequence *r = c->running[i];
-        if (r->state == SEQUENCE_PREFILL && !queue_before(&c->queue, s, r, least))
+        if (r->state == SEQUENCE_PREFILL && !queue_before(&c->queue, s, r, &least))
             rows += sequence_inputs(r) - r->n_computed;
     }
     LIST_EACH (at, &c->queue.arrivals) {
         const struct sequence *w = LIST_OF(at, struct sequence, queue);
-        if (queue_before(&c->queue, w, s, least))
+        if (queue_before(&c->queue, w, s, &least))
             rows += sequence_inputs(w) - w->n_computed;
     }
     return rows;
