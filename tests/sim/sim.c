@@ -49,6 +49,7 @@ struct sim {
     uint32_t *cancels; /* (n_cancels) requests to be cancelled before the next step */
     uint32_t n_cancels;
     uint32_t n_ended;
+    uint32_t swept; /* times: each begins with the next client */
 };
 
 static const struct sim_kind *kind_of(const struct sim *s, const struct request *r)
@@ -270,15 +271,17 @@ static void send_cancels(struct sim *s)
     s->n_cancels = 0;
 }
 
-/* Each client in turn, one entry after the other, as long as there is room. */
+/* Each client in turn, one entry each, as long as there is room. */
 static void sweep(struct sim *s)
 {
+    uint32_t n = s->arrivals.n_clients;
     bool taken = true;
     send_cancels(s);
+    s->swept++;
     while (taken) {
         taken = false;
-        for (uint32_t client = 0; client < s->arrivals.n_clients; client++)
-            taken |= submit_head(s, client);
+        for (uint32_t i = 0; i < n; i++)
+            taken |= submit_head(s, (s->swept + i) % n);
     }
 }
 
