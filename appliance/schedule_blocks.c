@@ -47,6 +47,8 @@ void schedule_release_blocks(struct schedule *c, struct sequence *s)
         kv_pool_unref(&c->pool, s->spare);
         s->domain->blocks--;
     }
+    s->domain->blocks -= s->n_promised;
+    s->n_promised = 0;
     s->spare = KV_NO_BLOCK;
     if (s->fork)
         s->leader = NULL;
@@ -66,6 +68,13 @@ bool schedule_drop_lease(struct schedule *c, const struct domain *domain)
         return true;
     }
     return false;
+}
+
+void schedule_keep_quota(struct schedule *c, const struct domain *d)
+{
+    uint32_t quota = c->config->quota.kv_blocks;
+    while (quota && d->blocks > quota && schedule_drop_lease(c, d))
+        ;
 }
 
 void schedule_pin(struct schedule *c, struct sequence *s, bool pinned)
@@ -99,6 +108,7 @@ void schedule_share(struct schedule *c, struct sequence *to, const struct sequen
     }
     if (!sequence_running(to))
         schedule_keep_lease(c, to);
+    schedule_keep_quota(c, to->domain);
 }
 
 /* ---- taking ---- */
@@ -245,6 +255,7 @@ void schedule_adopt_cached(struct schedule *c, struct sequence *s)
         s->n_blocks = s->n_hashed = i + 1;
         s->n_computed = s->n_blocks * GPU_KV_BLOCK;
     }
+    schedule_keep_quota(c, s->domain);
 }
 
 /* Walks on from what it has, without taking anything. */

@@ -53,6 +53,12 @@ static void count_rows(struct schedule *c, const struct sequence *s)
     *(decode ? &c->shape.decode_context : &c->shape.prefill_context) += context;
 }
 
+/* The length that it declares: what it can grow to. */
+static uint32_t declared_length(const struct sequence *s)
+{
+    return s->op == LLM_OP_GENERATE ? s->n_prompt + s->max_tokens : s->n_tokens;
+}
+
 static void emit_rows(struct schedule *c, struct sequence *s)
 {
     uint32_t first_row = c->step.n_rows;
@@ -63,7 +69,7 @@ static void emit_rows(struct schedule *c, struct sequence *s)
                                                  .pos = s->n_computed,
                                                  .first_row = first_row,
                                                  .n_rows = s->rows,
-                                                 .rope_len = s->n_prompt + s->max_tokens};
+                                                 .rope_len = declared_length(s)};
     memcpy(c->tokens + first_row, s->tokens + s->n_computed, s->rows * sizeof *c->tokens);
     c->step.n_rows += s->rows;
     count_rows(c, s);
@@ -107,6 +113,8 @@ static void adopt_prompt(struct schedule *c, const struct sequence *leader, stru
 {
     uint32_t n = leader->n_computed, spare = s->spare;
     assert(s->n_blocks == 0 && s->n_tokens == leader->n_tokens && n == s->n_tokens);
+    s->domain->blocks -= s->n_promised;
+    s->n_promised = 0;
     schedule_share(c, s, leader, n - n % GPU_KV_BLOCK);
     if (spare != KV_NO_BLOCK)
         s->blocks[s->n_blocks++] = spare;

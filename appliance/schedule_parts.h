@@ -35,6 +35,9 @@ bool schedule_blocks_allow(struct schedule *c, uint32_t wanted);
 bool schedule_quota_allows(const struct schedule *c, const struct sequence *s);
 /* Drops one lease, the oldest (of that domain, if not NULL). False where there is none. */
 bool schedule_drop_lease(struct schedule *c, const struct domain *domain);
+/* Blocks that were shared or found count too: leases of the domain are dropped until it is within
+ * its quota. */
+void schedule_keep_quota(struct schedule *c, const struct domain *d);
 void schedule_keep_lease(struct schedule *c, struct sequence *s);
 void schedule_end_lease(struct sequence *s);
 /* What the prefix cache has of the rest of its history. */

@@ -86,15 +86,18 @@ static void fork_choice(struct schedule *c, struct sequence *leader, struct sequ
     schedule_enter_running(c, s);
     s->leader = leader;
     s->n_cached = leader->n_cached;
+    s->n_promised = leader->n_tokens / GPU_KV_BLOCK;
+    s->domain->blocks += s->n_promised;
     c->budget--;
     leader->n_forks++;
-    if (leader->n_tokens % GPU_KV_BLOCK == 0)
-        return;
-    s->spare = kv_pool_alloc(&c->pool);
-    assert(s->spare != KV_NO_BLOCK);
-    s->domain->blocks++;
-    c->copy_dst[c->n_copies] = s->spare;
-    c->copy_src[c->n_copies++] = leader->blocks[leader->n_tokens / GPU_KV_BLOCK];
+    if (leader->n_tokens % GPU_KV_BLOCK) {
+        s->spare = kv_pool_alloc(&c->pool);
+        assert(s->spare != KV_NO_BLOCK);
+        s->domain->blocks++;
+        c->copy_dst[c->n_copies] = s->spare;
+        c->copy_src[c->n_copies++] = leader->blocks[leader->n_tokens / GPU_KV_BLOCK];
+    }
+    schedule_keep_quota(c, s->domain);
 }
 
 /* The leader's prompt is computed in this step: its last row draws the first tokens of all. */

@@ -102,7 +102,8 @@ struct sequence {
     struct list followers;   /* of a leader */
     uint32_t n_forks;        /* of a leader in a step */
     bool fork;               /* in a step: its first token is drawn from the leader's last row */
-    uint32_t spare; /* of such a fork: the block that becomes its last one, or KV_NO_BLOCK */
+    uint32_t spare;      /* of such a fork: the block that becomes its last one, or KV_NO_BLOCK */
+    uint32_t n_promised; /* of such a fork: blocks that it will share, counted in the domain's */
 
     uint64_t t_arrival, t_admit, t_first, t_last;
     uint32_t preemptions;
