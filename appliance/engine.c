@@ -165,6 +165,16 @@ static bool was_answered(const struct sequence *s)
     return s->op != LLM_OP_GENERATE && !sequence_scores(s);
 }
 
+/* Tokens that found no room are lost to the client, so they do not belong to its session. */
+static void forget_undelivered(struct engine *e, struct sequence *s)
+{
+    uint32_t n = s->base + s->sent;
+    if (s->op != LLM_OP_GENERATE || n == s->n_tokens)
+        return;
+    s->n_tokens = s->ready = n;
+    schedule_cut(&e->schedule, s, n - 1);
+}
+
 void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_finish finish,
                 uint64_t now_ns)
 {
@@ -173,6 +183,8 @@ void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_f
         sequence_detach(&e->table, s);
     else
         deliver_end(&e->delivery, s, status, finish, now_ns);
+    if (s->session)
+        forget_undelivered(e, s);
 }
 
 /* Blocks and place are free at once; the slot stays until the tokens are out. */
@@ -189,9 +201,10 @@ void engine_drop_client(struct engine *e, uint32_t client)
     for (; s; s = next) {
         next = sequence_next(o, s);
         schedule_remove(&e->schedule, s);
-        if (s->session)
+        if (s->session) {
             sequence_detach(&e->table, s);
-        else
+            forget_undelivered(e, s);
+        } else
             sequence_release(&e->table, s);
     }
     if (e->reservation.client == client)
@@ -322,12 +335,13 @@ static int run_step(struct engine *e, uint64_t *step_ns)
         STATS_OBSERVE(&e->stats, overhead, stats_elapsed(e->step_end_ns, start_ns));
     if (c->n_before)
         code = e->ops->copy_blocks(e->gpu, c->before_dst, c->before_src, c->n_before);
-    if (!code)
+    if (!code && c->step.n_rows)
         code = e->ops->submit(e->gpu, &c->step);
-    if (!code)
+    if (!code && c->step.n_rows)
         code = e->ops->wait(e->gpu);
     e->step_end_ns = engine_now(e);
-    if (code)
+    if (code ||
+        !c->step.n_rows) /* what an append brought was in the prefix cache: nothing to run */
         return code;
     *step_ns = e->step_end_ns - start_ns;
     count_step(e, *step_ns, e->step_end_ns);

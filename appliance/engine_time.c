@@ -86,8 +86,12 @@ static void expire_sessions(struct engine *e, uint64_t now_ns)
         next = at->next;
         if (stats_elapsed(session->used_ns, now_ns) < idle_ns)
             return;
-        if (session->pinned || session->sequence->state != SEQUENCE_IDLE)
+        if (session->pinned)
             continue;
+        if (session->sequence->state != SEQUENCE_IDLE) { /* in use: its rest begins later */
+            session_touch(&e->sessions, session, now_ns);
+            continue;
+        }
         STATS_ADD(&e->stats, sessions_expired, 1);
         engine_close_session(e, session, now_ns);
     }
