@@ -62,9 +62,9 @@ struct engine_entry { /* what is being taken */
 void engine_refuse(struct engine *e, const struct engine_entry *in, struct submission_verdict v);
 void engine_fill_sequence(struct sequence *s, const struct engine *e, const struct engine_entry *in,
                           uint32_t choice);
-/* Into the queue, unless its deadline cannot be met: then false, and the verdict says when it
- * could. */
-bool engine_enqueue(struct engine *e, struct sequence *s, struct submission_verdict *v);
+/* False where its deadline cannot be met: the verdict says when its first token may be expected. */
+bool engine_in_time(const struct engine *e, const struct sequence *s, struct submission_verdict *v);
+void engine_enqueue(struct engine *e, struct sequence *s);
 
 /* ---- engine_session.c ---- */
 

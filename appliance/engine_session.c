@@ -10,6 +10,7 @@
 
 struct edit { /* what an entry makes of a history */
     uint32_t keep, n_new, n_tokens;
+    const int32_t *tokens; /* (n_new) in the memory of the free slot */
 };
 
 static void answer(struct engine *e, const struct engine_entry *in, uint32_t position)
@@ -97,6 +98,16 @@ static void compute_behind(struct engine *e, struct sequence *s)
         sequence_detach(&e->table, s);
 }
 
+/* What an append had still to compute goes on, whatever has come of the entry that stopped it. */
+static void go_on(struct engine *e, const struct engine_entry *in, struct sequence *s)
+{
+    const struct llm_sqe q = {
+        .user_data = in->q->user_data, .op = LLM_OP_SESSION_APPEND, .priority = in->q->priority};
+    const struct engine_entry again = {in->client, &q, in->now_ns};
+    begin(e, s, &again);
+    compute_behind(e, s);
+}
+
 /* ---- open, fork, close ---- */
 
 static int32_t may_open(const struct engine *e, const struct engine_entry *in, uint64_t key)
@@ -179,20 +190,56 @@ static int32_t check_edit(const struct engine *e, const struct engine_entry *in,
                : 0;
 }
 
-/* What stays the same is not computed again; a token that is replaced by itself is the same. */
+/* Tokens whose rows are not computed again: a token that is replaced by itself is the same, and
+ * whatever comes begins with the last one. */
+static uint32_t unchanged(const struct sequence *s, const struct edit *edit)
+{
+    uint32_t same = edit->keep;
+    while (same < s->n_tokens && same < edit->n_tokens &&
+           s->tokens[same] == edit->tokens[same - edit->keep])
+        same++;
+    if (same > s->n_computed)
+        same = s->n_computed;
+    return same && same == edit->n_tokens ? same - 1 : same;
+}
+
+/* The whole history as it would be, in the memory of the free slot. */
+static int32_t *lay_out(struct engine *e, const struct sequence *s, struct edit *edit)
+{
+    int32_t *tokens = sequence_next_tokens(&e->table);
+    memmove(tokens + edit->keep, edit->tokens, edit->n_new * sizeof *tokens);
+    memcpy(tokens, s->tokens, edit->keep * sizeof *tokens);
+    edit->tokens = tokens + edit->keep;
+    return tokens;
+}
+
+/* Would its first token come in time? A refusal leaves the session as it was, so a copy is judged.
+ */
+static bool in_time(struct engine *e, const struct engine_entry *in, const struct session *session,
+                    struct edit *edit, struct submission_verdict *v)
+{
+    struct sequence_owner newcomer = {.served = e->table.served};
+    struct sequence_owner *o = sequence_owner(&e->table, in->client);
+    struct sequence s = *session->sequence;
+    if (!in->q->deadline_us)
+        return true;
+    s.owner = o ? o : &newcomer;
+    s.order = e->table.arrivals;
+    s.n_computed = unchanged(&s, edit);
+    if (s.n_hashed > s.n_computed / GPU_KV_BLOCK)
+        s.n_hashed = s.n_computed / GPU_KV_BLOCK;
+    s.tokens = lay_out(e, &s, edit);
+    s.n_tokens = edit->n_tokens;
+    engine_fill_sequence(&s, e, in, 0);
+    return engine_in_time(e, &s, v);
+}
+
 static void apply_edit(struct engine *e, struct session *session, const struct edit *edit)
 {
     struct sequence *s = session->sequence;
-    const int32_t *tokens = sequence_next_tokens(&e->table);
-    uint32_t same = edit->keep;
-    while (same < s->n_tokens && same < edit->n_tokens &&
-           s->tokens[same] == tokens[same - edit->keep])
-        same++;
-    schedule_cut(&e->schedule, s, same);
-    memcpy(s->tokens + edit->keep, tokens, edit->n_new * sizeof *tokens);
+    schedule_cut(&e->schedule, s, unchanged(s, edit));
+    memcpy(s->tokens + edit->keep, edit->tokens, edit->n_new * sizeof *edit->tokens);
     s->n_tokens = edit->n_tokens;
-    if (s->n_computed && s->n_computed == s->n_tokens) /* whatever comes begins with the last one */
-        schedule_cut(&e->schedule, s, s->n_computed - 1);
     if (session->pinned)
         count_pin(e, session, kv_blocks_for(s->n_tokens));
 }
@@ -207,29 +254,24 @@ static void append(struct engine *e, const struct engine_entry *in, struct sessi
 
 static void generate(struct engine *e, const struct engine_entry *in, struct session *session)
 {
-    struct sequence *s = session->sequence;
-    struct submission_verdict v = {0};
-    begin(e, s, in);
-    if (engine_enqueue(e, s, &v)) {
-        STATS_ADD(&e->stats, requests, 1);
-        STATS_ADD(&e->stats, prompt_tokens, in->q->tokens_len);
-        return;
-    }
-    sequence_detach(&e->table, s);
-    engine_refuse(e, in, v);
+    begin(e, session->sequence, in);
+    engine_enqueue(e, session->sequence);
+    STATS_ADD(&e->stats, requests, 1);
+    STATS_ADD(&e->stats, prompt_tokens, in->q->tokens_len);
 }
 
 static void edit_session(struct engine *e, const struct engine_entry *in, struct session *session)
 {
-    struct edit edit = {0};
-    uint32_t fits = 0;
-    int32_t code = check_edit(e, in, session, &edit, &fits);
-    if (code) {
-        refuse(e, in, code, fits);
+    struct edit edit = {.tokens = sequence_next_tokens(&e->table)};
+    struct submission_verdict v = {0};
+    bool generates = in->q->op == LLM_OP_GENERATE;
+    v.code = check_edit(e, in, session, &edit, &v.fits);
+    if (v.code || (generates && !in_time(e, in, session, &edit, &v))) {
+        engine_refuse(e, in, v);
         return;
     }
     apply_edit(e, session, &edit);
-    if (in->q->op == LLM_OP_GENERATE)
+    if (generates)
         generate(e, in, session);
     else
         append(e, in, session);
@@ -248,15 +290,20 @@ void engine_session_entry(struct engine *e, const struct engine_entry *in)
         return;
     }
     session_touch(&e->sessions, session, in->now_ns);
+    struct sequence *s = session->sequence;
+    bool computes = s->state != SEQUENCE_IDLE && s->op != LLM_OP_GENERATE;
     bool interrupt = q->flags & LLM_SQE_INTERRUPT || q->op == LLM_OP_SESSION_CLOSE;
     if (!make_idle(e, session, interrupt, in->now_ns))
         refuse(e, in, LLM_ESESSION, 0);
     else if (q->op == LLM_OP_SESSION_CLOSE) {
-        uint32_t had = session->sequence->n_tokens;
+        uint32_t had = s->n_tokens;
         engine_close_session(e, session, in->now_ns);
         answer(e, in, had);
+        return;
     } else if (q->op == LLM_OP_SESSION_FORK)
         fork_session(e, in, session);
     else
         edit_session(e, in, session);
+    if (computes && s->state == SEQUENCE_IDLE)
+        go_on(e, in, s);
 }

@@ -122,25 +122,38 @@ static struct submission_verdict over(int32_t code, uint64_t limit, uint64_t use
     return (struct submission_verdict){code, (uint32_t)(limit > used ? limit - used : 0)};
 }
 
-static struct submission_verdict check_queue(const struct engine *e, const struct llm_sqe *q)
+/* What uses the session of the entry now, and will not when the entry is taken; or NULL. */
+static const struct sequence *replaced(const struct engine *e, const struct engine_entry *in)
+{
+    const struct session *session = NULL;
+    if (in->q->session)
+        session = session_find(&e->sessions, engine_domain(e, in->client), in->q->session);
+    return session && session->sequence->owner ? session->sequence : NULL;
+}
+
+static struct submission_verdict check_queue(const struct engine *e, const struct engine_entry *in)
 {
     const struct engine_config *c = &e->config;
     const struct schedule *s = &e->schedule;
-    uint64_t finals = engine_finals(q);
-    if (c->max_waiting && schedule_waiting(s) + finals > c->max_waiting)
-        return over(LLM_EBUSY, c->max_waiting, schedule_waiting(s));
+    const struct llm_sqe *q = in->q;
+    const struct sequence *old = replaced(e, in);
+    uint64_t finals = engine_finals(q), waiting = schedule_waiting(s);
+    waiting -= old && old->state == SEQUENCE_WAITING;
+    if (c->max_waiting && waiting + finals > c->max_waiting)
+        return over(LLM_EBUSY, c->max_waiting, waiting);
     if (c->max_waiting_tokens && s->queue.tokens + q->tokens_len > c->max_waiting_tokens)
         return over(LLM_EBUSY, c->max_waiting_tokens, s->queue.tokens);
     return (struct submission_verdict){0, 0};
 }
 
-static struct submission_verdict check_quota(const struct engine *e, uint32_t client,
-                                             const struct llm_sqe *q)
+static struct submission_verdict check_quota(const struct engine *e, const struct engine_entry *in)
 {
     const struct engine_quota *quota = &e->config.quota;
-    const struct domain *d = domain_find(&e->table.domains, engine_domain(e, client));
+    const struct llm_sqe *q = in->q;
+    const struct domain *d = domain_find(&e->table.domains, engine_domain(e, in->client));
     uint64_t requests = d ? d->requests : 0, tokens = d ? d->prompt_tokens : 0;
     uint64_t finals = engine_finals(q);
+    requests -= replaced(e, in) != NULL;
     if (quota->requests && requests + finals > quota->requests)
         return over(LLM_EQUOTA, quota->requests, requests);
     if (quota->prompt_tokens && tokens + q->tokens_len > quota->prompt_tokens)
@@ -215,20 +228,21 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
     fill_times(s, &e->config, q, in->now_ns);
 }
 
-bool engine_enqueue(struct engine *e, struct sequence *s, struct submission_verdict *v)
+bool engine_in_time(const struct engine *e, const struct sequence *s, struct submission_verdict *v)
 {
-    if (s->due_ns != UINT64_MAX) {
-        uint64_t need_ns = schedule_estimate(&e->schedule, s);
-        if (need_ns > s->due_ns - s->t_arrival) {
-            uint64_t us = need_ns / 1000 + 1;
-            *v = (struct submission_verdict){LLM_EDEADLINE,
-                                             us < UINT32_MAX ? (uint32_t)us : UINT32_MAX};
-            return false;
-        }
-    }
+    if (s->due_ns == UINT64_MAX)
+        return true;
+    uint64_t need_ns = schedule_estimate(&e->schedule, s), us = need_ns / 1000 + 1;
+    if (need_ns <= s->due_ns - s->t_arrival)
+        return true;
+    *v = (struct submission_verdict){LLM_EDEADLINE, us < UINT32_MAX ? (uint32_t)us : UINT32_MAX};
+    return false;
+}
+
+void engine_enqueue(struct engine *e, struct sequence *s)
+{
     schedule_enqueue(&e->schedule, s);
     engine_watch_time(e, s);
-    return true;
 }
 
 static struct sequence *take_slot(struct engine *e, const struct engine_entry *in)
@@ -253,6 +267,18 @@ static void count_request(struct engine *e, const struct llm_sqe *q)
     STATS_ADD(&e->stats, prompt_tokens, q->tokens_len);
 }
 
+/* The finals of a generation that has nothing left to bring. */
+static void end_at_once(struct engine *e, const struct engine_entry *in, enum llm_finish finish)
+{
+    for (uint32_t i = 0; i < engine_finals(in->q); i++) {
+        struct sequence *s = take_slot(e, in);
+        s->n_tokens = in->q->tokens_len;
+        engine_fill_sequence(s, e, in, i);
+        s->state = SEQUENCE_ENDING;
+        deliver_end(&e->delivery, s, 0, finish, in->now_ns);
+    }
+}
+
 static void take_choices(struct engine *e, const struct engine_entry *in)
 {
     struct sequence *leader = take_slot(e, in);
@@ -261,15 +287,16 @@ static void take_choices(struct engine *e, const struct engine_entry *in)
     leader->n_tokens = in->q->tokens_len;
     engine_fill_sequence(leader, e, in, 0);
     if (leader->op == LLM_OP_GENERATE && ended_before(e, leader, &finish)) {
-        leader->state = SEQUENCE_ENDING;
-        deliver_end(&e->delivery, leader, 0, finish, in->now_ns);
+        sequence_release(&e->table, leader);
+        end_at_once(e, in, finish);
         return;
     }
-    if (!engine_enqueue(e, leader, &v)) {
+    if (!engine_in_time(e, leader, &v)) {
         sequence_release(&e->table, leader);
         engine_refuse(e, in, v);
         return;
     }
+    engine_enqueue(e, leader);
     for (uint32_t i = 1; i < engine_finals(in->q); i++) {
         struct sequence *s = take_slot(e, in);
         s->n_tokens = leader->n_tokens;
@@ -326,8 +353,7 @@ static struct sequence *take_label(struct engine *e, const struct engine_entry *
 static void take_labels(struct engine *e, const struct engine_entry *in)
 {
     struct sequence *leader = take_label(e, in, sequence_next_tokens(&e->table), 0);
-    struct submission_verdict v = {0};
-    engine_enqueue(e, leader, &v); /* has no deadline */
+    engine_enqueue(e, leader);
     for (uint32_t i = 1; i < e->options.n_labels; i++)
         schedule_follow(&e->schedule, leader, take_label(e, in, leader->tokens, i));
     count_request(e, in->q);
@@ -351,10 +377,11 @@ static struct submission_verdict judge(struct engine *e, const struct engine_ent
     struct submission_verdict v = {0};
     if (!engine_can_take(e, q))
         v.code = LLM_EBUSY;
-    if (!v.code)
-        v = check_queue(e, q);
-    if (!v.code)
-        v = check_quota(e, in->client, q);
+    bool stays = engine_carries_tokens(q); /* a fork or a close is over with its answer */
+    if (!v.code && stays)
+        v = check_queue(e, in);
+    if (!v.code && stays)
+        v = check_quota(e, in);
     if (!v.code && q->tokens_len)
         v = submission_check_tokens(sequence_next_tokens(&e->table), q->tokens_len,
                                     e->config.vocab);
