@@ -4,7 +4,8 @@
  * sessions, what each one's history must be; what a request should have brought is computed from
  * that and the fake's model alone.
  *
- * engine_rig.c: sink, entries, steps. engine_book.c: histories and expectations. */
+ * engine_rig.c: sink, entries, steps. engine_book.c: histories and expectations. engine_audit.c: the
+ * engine's own books. */
 #ifndef LLMD_TESTS_ENGINE_RIG_H
 #define LLMD_TESTS_ENGINE_RIG_H
 
@@ -120,6 +121,14 @@ void rig_expect_prefix(struct rig *r, uint32_t client, const struct llm_sqe *q);
 /* It was refused, every choice of it, with that code and number. */
 void rig_expect_refused(struct rig *r, uint32_t client, const struct llm_sqe *q, int32_t code,
                         uint32_t fits);
+/* The same of one stream that was not refused; what has whole false may have ended at any token. */
+void rig_expect_stream(const struct rig *r, const struct rig_stream *s, bool whole);
+
+/* True if the engine has that session open. */
+bool rig_engine_has(const struct rig *r, uint32_t domain, uint64_t key);
+/* engine_audit.c: the engine's books against each other, between two steps: every block's
+ * references, what is free and cached, the counts of users, clients, queue and leases, the waste. */
+void rig_audit(const struct rig *r);
 
 /* DONE without an error, for what has no tokens of its own. */
 void rig_expect_done(struct rig *r, uint32_t client, const struct llm_sqe *q);
