@@ -1,5 +1,5 @@
-/* options.c - one table names every option; the parser, the help and the error sentences read it.
- */
+/* options.c - one table names every option (options_table.h); the parser and its error sentences.
+ *
 #include "options.h"
 
 #include <assert.h>
@@ -10,43 +10,13 @@
 
 #include "../shm/control.h"
 #include "config.h"
-
-enum kind {
-    TEXT,
-    INSTANCE,
-    NUMBER,
-    SIZE,
-    SWITCH,
-    SHARE,
-    SPIN,
-    BLOCK_SIZE,
-    CPUS,
-    BACKEND,
-    ACTIVATIONS,
-    KV_TYPE,
-    WAITER,
-    LOG_LEVEL,
-    HELP,
-    VERSION
-};
-
-struct option {
-    const char *name;
-    enum kind kind;
-    size_t at;         /* offset of the field in struct options */
-    uint64_t min, max; /* NUMBER, SIZE; TEXT: bytes */
-    const char *value; /* how the help calls the value; NULL: the option takes none */
-    const char *help;
-    const char *by_default; /* as the help says it; NULL: nothing to say */
-    bool command_line;      /* not in a file */
-    const char *same_as;    /* another name of that option, or NULL */
-};
+#include "options_table.h"
 
 #define FIELD(name) offsetof(struct options, name)
 
 enum { DAY_MS = 24 * 3600 * 1000 };
 
-static const struct option table[] = {
+const struct option options_table[] = {
     {"model", TEXT, FIELD(model), 1, 4095, "FILE", "the GGUF file to serve", "required"},
     {"instance", INSTANCE, FIELD(instance), 0, 0, "NAME", "the name that clients connect to",
      "default"},
@@ -137,14 +107,17 @@ static const struct option table[] = {
     {"version", VERSION, 0, 0, 0, NULL, "the version", NULL, true},
 };
 
-enum { N_OPTIONS = sizeof table / sizeof table[0], NAME_MAX_BYTES = 64 };
+enum { N_OPTIONS = sizeof options_table / sizeof options_table[0], NAME_MAX_BYTES = 64 };
+const size_t n_options = N_OPTIONS;
 _Static_assert(N_OPTIONS <= 64, "one bit each in options.given");
 
 static const struct option *find(const char *name, size_t bytes)
 {
     for (size_t i = 0; i < N_OPTIONS; i++)
-        if (strlen(table[i].name) == bytes && !memcmp(table[i].name, name, bytes))
-            return table[i].same_as ? find(table[i].same_as, strlen(table[i].same_as)) : &table[i];
+        if (strlen(options_table[i].name) == bytes && !memcmp(options_table[i].name, name, bytes))
+            return options_table[i].same_as
+                       ? find(options_table[i].same_as, strlen(options_table[i].same_as))
+                       : &options_table[i];
     return NULL;
 }
 
@@ -178,10 +151,10 @@ static const struct option *closest(const char *name, size_t bytes)
     const struct option *best = NULL;
     size_t best_distance = bytes / 2 + 1;
     for (size_t i = 0; i < N_OPTIONS; i++) {
-        size_t d = distance(name, bytes, table[i].name, strlen(table[i].name));
+        size_t d = distance(name, bytes, options_table[i].name, strlen(options_table[i].name));
         if (d < best_distance) {
             best_distance = d;
-            best = &table[i];
+            best = &options_table[i];
         }
     }
     return best;
@@ -341,8 +314,7 @@ static int set_word(const struct option *opt, const char *value, struct fail *f)
     }
 }
 
-/* The values that stand for an option's words, in their order. */
-static const int *values_of(enum kind kind)
+const int *options_values(enum option_kind kind)
 {
     static const int activations[] = {GPU_ACT_INT8, GPU_ACT_F32};
     static const int kv_types[] = {GPU_KV_F16, GPU_KV_F32, GPU_KV_INT8};
@@ -362,7 +334,7 @@ static int set_value(const struct option *opt, void *field, const char *value, s
 {
     int word = set_word(opt, value, f);
     if (word >= 0)
-        memcpy(field, &values_of(opt->kind)[word], sizeof(int));
+        memcpy(field, &options_values(opt->kind)[word], sizeof(int));
     return word < 0 ? word : 0;
 }
 
@@ -435,7 +407,7 @@ static int set(struct options *o, const struct option *opt, const char *value, s
 {
     int rc = set_field(o, opt, value, f);
     if (!rc)
-        o->given |= 1ull << (opt - table);
+        o->given |= 1ull << (opt - options_table);
     return rc;
 }
 
@@ -471,7 +443,7 @@ int options_set_from_file(struct options *o, const char *name, const char *value
         return unknown_in_file(name, f);
     if (opt->command_line)
         return fail(f, -EINVAL, "%s belongs on the command line", opt->name);
-    *known = (unsigned)(opt - table);
+    *known = (unsigned)(opt - options_table);
     const char *kept = opt->kind == TEXT || opt->kind == INSTANCE ? keep(o, value) : value;
     struct fail inner = {0};
     int rc =
@@ -609,132 +581,4 @@ int options_parse(struct options *o, int argc, char **argv, struct fail *f)
     if (!rc)
         rc = check_whole(o, f);
     return rc ? rc : o->check_config ? OPTIONS_CHECK : OPTIONS_RUN;
-}
-
-void options_help(FILE *out)
-{
-    fputs("llmd - serves one language model to the programs of this machine, through shared "
-          "memory\n\n"
-          "usage: llmd --model FILE [--instance NAME] [OPTION VALUE | --OPTION=VALUE ...]\n\n",
-          out);
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        const struct option *opt = &table[i];
-        if (opt->same_as)
-            continue;
-        char left[64];
-        snprintf(left, sizeof left, "--%s %s", opt->name, opt->value ? opt->value : "");
-        fprintf(out, "  %-30s %s", left, opt->help);
-        fprintf(out, opt->by_default ? " (%s)\n" : "\n", opt->by_default);
-    }
-    fputs("\nA line with the word 'ready' on standard output says that clients may connect.\n"
-          "SIGTERM, SIGINT or SIGHUP lets the running requests end, for a while, and leaves. Exit "
-          "status: 0, 1 for a failure, 2 for a wrong command line.\n",
-          out);
-}
-
-/* ---- in effect ---- */
-
-static void print_word(FILE *out, const struct option *opt, int place)
-{
-    const char *word = opt->value;
-    for (; place > 0; place--)
-        word += strcspn(word, "|") + 1;
-    fprintf(out, "%s = %.*s\n", opt->name, (int)strcspn(word, "|"), word);
-}
-
-static void print_value(FILE *out, const struct option *opt, const void *field)
-{
-    int value, place = 0;
-    memcpy(&value, field, sizeof value);
-    while (values_of(opt->kind)[place] != value) /* it is one of them: nothing else is stored */
-        place++;
-    print_word(out, opt, place);
-}
-
-static void print_cpus(FILE *out, const struct option *opt, const struct cpus *list)
-{
-    char text[6 * CPUS_MAX];
-    cpus_print(list, text, sizeof text);
-    fprintf(out, "%s = %s\n", opt->name, text);
-}
-
-/* After a blank these would begin a comment. */
-static void print_text(FILE *out, const struct option *opt, const char *text)
-{
-    bool comment = *text == '#' || *text == ';';
-    fprintf(out, "%s%s%s\n", opt->name, comment ? "=" : " = ", text);
-}
-
-static void print_option(FILE *out, const struct option *opt, const struct options *o)
-{
-    const void *field = (const char *)o + opt->at;
-    switch (opt->kind) {
-    case TEXT:
-    case INSTANCE:
-        print_text(out, opt, *(const char *const *)field);
-        break;
-    case SPIN:
-        if (*(const uint32_t *)field == OPTIONS_FOREVER) {
-            fprintf(out, "%s = forever\n", opt->name);
-            break;
-        } /* fall through */
-    case NUMBER:
-    case BLOCK_SIZE:
-        fprintf(out, "%s = %u\n", opt->name, *(const uint32_t *)field);
-        break;
-    case SHARE:
-        fprintf(out, "%s = %g\n", opt->name, *(const double *)field);
-        break;
-    case SIZE:
-        fprintf(out, "%s = %llu\n", opt->name, (unsigned long long)*(const uint64_t *)field);
-        break;
-    case SWITCH:
-        fprintf(out, "%s = %s\n", opt->name, *(const bool *)field ? "yes" : "no");
-        break;
-    case CPUS:
-        print_cpus(out, opt, field);
-        break;
-    case BACKEND:
-        print_word(out, opt, o->plain);
-        break;
-    default:
-        print_value(out, opt, field);
-    }
-}
-
-/* Whether the value is known without the model and the machine. */
-static bool is_settled(const struct option *opt, const struct options *o)
-{
-    const void *field = (const char *)o + opt->at;
-    if (o->given >> (opt - table) & 1)
-        return true;
-    switch (opt->kind) {
-    case TEXT:
-        return *(const char *const *)field != NULL;
-    case NUMBER:
-        return *(const uint32_t *)field >= opt->min && *(const uint32_t *)field <= opt->max;
-    case SIZE:
-        return *(const uint64_t *)field >= opt->min;
-    case SHARE:
-        return *(const double *)field > 0;
-    case CPUS:
-        return ((const struct cpus *)field)->n != 0;
-    case ACTIVATIONS:
-        return false;
-    default:
-        return true;
-    }
-}
-
-void options_print(FILE *out, const struct options *o)
-{
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        const struct option *opt = &table[i];
-        if (opt->command_line || opt->same_as)
-            continue;
-        if (is_settled(opt, o))
-            print_option(out, opt, o);
-        else
-            fprintf(out, "# %s: %s\n", opt->name, opt->by_default ? opt->by_default : "not given");
-    }
 }
