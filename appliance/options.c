@@ -1,5 +1,5 @@
 /* options.c - one table names every option (options_table.h); the parser and its error sentences.
- *
+ */
 #include "options.h"
 
 #include <assert.h>
