@@ -60,7 +60,7 @@ const struct handshake_row handshake_table[HANDSHAKES] = {
 };
 
 const struct caller_row caller_table[] = {
-    {"client/submit.c", "publish", {"ring_commit", "ring_submit", "client_wake sq_tail"}},
+    {"client/submit.c", "submit_publish", {"ring_commit", "ring_submit", "client_wake sq_tail"}},
     {"client/events.c", "client_release_head", {"ring_drained", "client_wake cq_head"}},
     {"client/events.c", "take", {"ring_poll", "client_release_head"}},
     {"client/events.c", "llm_poll", {"client_disarm", "take", "client_release_head", "take"}},
