@@ -22,6 +22,8 @@ pkgconfigdir  ?= $(libdir)/pkgconfig
 unitdir       ?= $(prefix)/lib/systemd/system
 sysusersdir   ?= $(prefix)/lib/sysusers.d
 completiondir ?= $(datarootdir)/bash-completion/completions
+# the Python package as pip takes it: pip install PREFIX/share/llmd/python
+pythondir     ?= $(datarootdir)/llmd/python
 
 INSTALL         ?= install
 INSTALL_PROGRAM ?= $(INSTALL) -m 0755
@@ -34,7 +36,9 @@ SO_FILE  := libllmclient.so.$(SO_MAJOR).$(SO_MINOR)
 
 API_HEADERS := client/llmclient.h shm/llm_abi.h $(wildcard client/llm_*.h)
 MAN_PAGES   := $(wildcard etc/man/*.[1-8])
-EXAMPLE_FILES := etc/llmd.conf $(wildcard client/examples/*.c)
+EXAMPLE_FILES := etc/llmd.conf $(wildcard client/examples/*.c client/python/examples/*.py)
+PYTHON_BUILD   := $(addprefix client/python/,pyproject.toml build_wheel.py README.md)
+PYTHON_PACKAGE := $(wildcard client/python/llmclient/*.py) client/python/llmclient/py.typed
 
 man_section = $(subst .,,$(suffix $(1)))
 # alias=page for every further name in a page's NAME section: a file `alias.3` that only says `.so man3/page.3`
@@ -49,9 +53,10 @@ INSTALLED = $(addprefix $(bindir)/,llmd llmctl) \
             $(foreach page,$(notdir $(MAN_PAGES)) $(foreach a,$(MAN_ALIASES),$(firstword $(subst =, ,$(a)))),$(mandir)/man$(call man_section,$(page))/$(page)) \
             $(addprefix $(completiondir)/,llmd llmctl) \
             $(unitdir)/llmd@.service $(sysusersdir)/llmd.conf \
+            $(addprefix $(pythondir)/,$(notdir $(PYTHON_BUILD)) $(addprefix llmclient/,$(notdir $(PYTHON_PACKAGE)))) \
             $(docdir)/README.md $(docdir)/LICENSE $(addprefix $(docdir)/examples/,$(notdir $(EXAMPLE_FILES)))
 # folders that only we use, the innermost first
-OWN_DIRS  = $(docdir)/examples $(docdir) $(sysconfdir)/llmd
+OWN_DIRS  = $(docdir)/examples $(docdir) $(sysconfdir)/llmd $(pythondir)/llmclient $(pythondir) $(datarootdir)/llmd
 
 # $(call fill,from,to): copies a text with its @name@ places filled
 fill = rm -f $(2) && sed -e 's|@prefix@|$(prefix)|g' -e 's|@exec_prefix@|$(exec_prefix)|g' -e 's|@bindir@|$(bindir)|g' \
@@ -81,6 +86,8 @@ install: $(BUILT_FILES) ## copy what is built to PREFIX (/usr/local), below DEST
 	@$(INSTALL_DATA) etc/completion/llmd etc/completion/llmctl $(DESTDIR)$(completiondir)/
 	@$(call fill,etc/systemd/llmd@.service,$(DESTDIR)$(unitdir)/llmd@.service)
 	@$(INSTALL_DATA) etc/systemd/llmd.sysusers $(DESTDIR)$(sysusersdir)/llmd.conf
+	@$(INSTALL_DATA) $(PYTHON_BUILD) $(DESTDIR)$(pythondir)/
+	@$(INSTALL_DATA) $(PYTHON_PACKAGE) $(DESTDIR)$(pythondir)/llmclient/
 	@$(INSTALL_DATA) README.md LICENSE $(DESTDIR)$(docdir)/
 	@$(INSTALL_DATA) $(EXAMPLE_FILES) $(DESTDIR)$(docdir)/examples/
 	@$(LDCONFIG)

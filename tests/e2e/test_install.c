@@ -35,6 +35,8 @@ static void files_and_modes(void **state)
                  {"usr/share/bash-completion/completions/llmctl", 0644},
                  {"usr/lib/systemd/system/llmd@.service", 0644},
                  {"usr/lib/sysusers.d/llmd.conf", 0644},
+                 {"usr/share/llmd/python/pyproject.toml", 0644},
+                 {"usr/share/llmd/python/llmclient/__init__.py", 0644},
                  {"usr/share/doc/llmd/examples/llmd.conf", 0644}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[1024];
