@@ -1,6 +1,8 @@
 """A conversation on the terminal; one line is one message, the end of the input ends it.
 
-python3 chat.py llmd:default
+    python3 chat.py llmd:default
+
+Or a server that speaks OpenAI's API: http://127.0.0.1:8000/v1
 """
 
 import sys

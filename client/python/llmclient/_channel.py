@@ -24,6 +24,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 from . import _library as L
 from ._text import Detokenizer, StopTexts, Template, Tokenizer, strerror
 from .errors import (
+    EDEADLINE,
     ConnectError,
     Error,
     InvalidRequest,
@@ -350,10 +351,9 @@ class Channel:
         """The error of a final."""
         text = strerror(self.lib, event.status)
         if event.position:
-            unit = (
-                " microseconds is the estimate" if event.status == -1012 else " would have fitted"
-            )
-            text += f" ({event.position}{unit})"
+            late = event.status == EDEADLINE
+            meaning = "microseconds is the estimate" if late else "would have fitted"
+            text += f" ({event.position} {meaning})"
         return from_code(event.status, text, event.position)
 
     def need(self, call: str) -> None:

@@ -54,7 +54,9 @@ class Engine:
             atexit.register(shutil.rmtree, folder, True)
             os.environ["LLMD_RUNTIME_DIR"] = folder
         Engine.count += 1
-        self.instance = f"t{os.getpid()}-py{Engine.count}"
+        # a board that a killed test leaves is found by the name of the one who started it
+        family = os.environ.get("LLMCLIENT_TEST_INSTANCE") or f"t{os.getpid()}"
+        self.instance = f"{family}-py{Engine.count}"
         self._start(model, arguments)
 
     def _start(self, model, arguments):
