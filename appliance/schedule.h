@@ -57,6 +57,8 @@ struct schedule {
     uint64_t now_ns;
     uint32_t budget;                   /* rows left */
     uint64_t promise_ns;               /* the step may take so long; UINT64_MAX: any time */
+    uint64_t brief_ns;                 /* the same for prompts of owners that run much more than */
+    uint32_t brief_running;            /* this: the step brings the first token of another one */
     struct cost_shape shape;           /* as planned, then as emitted */
     struct gpu_step step;              /* points to the arrays below */
     int32_t *tokens;                   /* (max_num_batched_tokens) */

@@ -6,7 +6,8 @@
 enum {
     STARVED_STEPS = 4, /* a promise may leave prompts nothing for so many steps */
     PROMISE_PERCENT =
-        90 /* of the promised gap is planned; the rest is for what cannot be foreseen */
+        90,   /* of the promised gap is planned; the rest is for what cannot be foreseen */
+    CROWD = 4 /* an owner that runs more than so many times as much as another can wait a step */
 };
 
 /* ---- decodes ---- */
@@ -113,26 +114,49 @@ static void plan_forks(struct schedule *c, struct sequence *leader)
     schedule_dismiss_followers(c, leader);
 }
 
+static void add_prefill(struct cost_shape *shape, uint32_t pos, uint32_t rows)
+{
+    shape->prefill_rows += rows;
+    shape->prefill_context += (uint64_t)rows * pos + (uint64_t)rows * (rows + 1) / 2;
+}
+
+/* What the step may take, for a chunk of s. */
+static uint64_t time_for(const struct schedule *c, const struct sequence *s)
+{
+    bool crowd = s->owner->n_running > CROWD * c->brief_running;
+    return crowd && c->brief_ns < c->promise_ns ? c->brief_ns : c->promise_ns;
+}
+
 /* Rows that a prompt at that position may have of the step. */
 static uint32_t rows_allowed(const struct schedule *c, const struct sequence *s)
 {
     uint32_t rows = sequence_inputs(s) - s->n_computed, chunk = c->config->prefill_chunk;
+    uint64_t ns = time_for(c, s);
     if (chunk && rows > chunk)
         rows = chunk;
     if (rows > c->budget)
         rows = c->budget;
-    if (c->promise_ns == UINT64_MAX)
+    if (ns == UINT64_MAX)
         return rows;
-    uint32_t fit = cost_rows_within(&c->cost, &c->shape, s->n_computed, rows, c->promise_ns);
+    uint32_t fit = cost_rows_within(&c->cost, &c->shape, s->n_computed, rows, ns);
     if (fit || c->starved < STARVED_STEPS || c->shape.prefill_rows)
         return fit;
     return rows < GPU_KV_BLOCK ? rows : (uint32_t)GPU_KV_BLOCK;
 }
 
-static void add_prefill(struct cost_shape *shape, uint32_t pos, uint32_t rows)
+/* A step that brings the first token of s shall not take twice the time that s alone would have
+ * taken for the sake of owners that run much more: they had their turn and will have it again. */
+static void keep_brief(struct schedule *c, const struct sequence *s)
 {
-    shape->prefill_rows += rows;
-    shape->prefill_context += (uint64_t)rows * pos + (uint64_t)rows * (rows + 1) / 2;
+    struct cost_shape alone = {0};
+    if (s->op != LLM_OP_GENERATE || s->t_first || c->config->policy == ENGINE_FIRST_COME)
+        return;
+    add_prefill(&alone, s->n_tokens - s->rows, s->rows);
+    uint64_t ns = 2 * cost_predict(&c->cost, &alone);
+    if (ns < c->brief_ns)
+        c->brief_ns = ns;
+    if (s->owner->n_running < c->brief_running)
+        c->brief_running = s->owner->n_running;
 }
 
 static void plan_chunk(struct schedule *c, struct sequence *s, uint32_t most)
@@ -149,6 +173,8 @@ static void plan_chunk(struct schedule *c, struct sequence *s, uint32_t most)
     s->rows = upto - s->n_computed;
     c->budget -= s->rows;
     add_prefill(&c->shape, s->n_computed, s->rows);
+    if (upto == inputs)
+        keep_brief(c, s);
     if (upto == inputs && s->op == LLM_OP_GENERATE && !list_empty(&s->followers))
         plan_forks(c, s);
 }
@@ -268,7 +294,8 @@ static void plan_prompts(struct schedule *c)
 void schedule_plan(struct schedule *c)
 {
     c->shape = (struct cost_shape){0};
-    c->promise_ns = UINT64_MAX;
+    c->promise_ns = c->brief_ns = UINT64_MAX;
+    c->brief_running = UINT32_MAX / CROWD;
     plan_decodes(c, decode_share(c));
     for (uint32_t i = 0; i < c->n_running; i++)
         if (c->running[i]->rows) {
