@@ -8,6 +8,7 @@
 
 enum { WATERMARK_SHARE = 64 }; /* one block in so many stays free at an admission */
 enum { SLACK_STEPS = 2 };      /* an owner may be so many full steps ahead before it goes last */
+enum { WORTH = 4 };            /* rows of history that one new token is worth */
 
 /* What the first predictions stand on: a small model on a small machine. */
 #define FIRST_STEP_NS 5e6
@@ -157,6 +158,7 @@ void schedule_enter_running(struct schedule *c, struct sequence *s)
     s->state = SEQUENCE_PREFILL;
     s->admission = ++c->admissions;
     s->fresh = true;
+    s->n_admitted = s->n_tokens;
     s->rows = 0;
     if (!s->fork) {
         schedule_adopt_cached(c, s);
@@ -198,11 +200,18 @@ void schedule_preempt(struct schedule *c, struct sequence *s)
     STATS_ADD(c->stats, preemptions, 1);
 }
 
+/* True if what v has brought since its admission is worth what it took to compute its history. Else
+ * a pool under pressure would do little but compute again. */
+static bool was_worth_it(const struct sequence *v)
+{
+    return !v->fresh && (uint64_t)(v->n_tokens - v->n_admitted) * WORTH >= v->n_admitted;
+}
+
 /* True if the running v has to make room for the waiting s: a lower class, or one of an owner that
  * would still run more than the other's. */
 static bool gives_way(const struct sequence *v, const struct sequence *s)
 {
-    if (v->fork || v->n_forks || v->fresh || v->class < s->class)
+    if (v->fork || v->n_forks || !was_worth_it(v) || v->class < s->class)
         return false;
     return v->class > s->class ||
            (v->owner != s->owner && v->owner->n_running > s->owner->n_running + 1);
