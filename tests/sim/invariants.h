@@ -3,7 +3,8 @@
  *   1. A stream that drew a token in the last step draws one in this, unless it ended, was preempted,
  *      or the decodes are more than a step's share.
  *   2. Of the pool's blocks each is free or referenced, as often as tables name it.
- *   3. The sequence that has waited longest is among the next QUEUE_AGEING that are admitted.
+ *   3. The sequence that has waited longest is among the next QUEUE_AGEING that are admitted; each
+ *      that is preempted meanwhile may be older and have that turn.
  *   4. A step beside streams takes no longer than the promised gap, as far as the cost model can know:
  *      counted, with the worst excess.
  *
@@ -30,6 +31,7 @@ struct invariants {
     /* the queue: 3 */
     uint64_t oldest; /* order of the one that waits longest, UINT64_MAX: none */
     uint32_t picks;  /* when it became that */
+    uint64_t older;  /* preemptions until then */
     uint64_t output_tokens, without_output;
 };
 
