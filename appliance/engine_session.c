@@ -190,14 +190,19 @@ static int32_t check_edit(const struct engine *e, const struct engine_entry *in,
                : 0;
 }
 
-/* Tokens whose rows are not computed again: a token that is replaced by itself is the same, and
- * whatever comes begins with the last one. */
-static uint32_t unchanged(const struct sequence *s, const struct edit *edit)
+/* A token that is replaced by itself is the same. */
+static uint32_t same_tokens(const struct sequence *s, const struct edit *edit)
 {
     uint32_t same = edit->keep;
     while (same < s->n_tokens && same < edit->n_tokens &&
            s->tokens[same] == edit->tokens[same - edit->keep])
         same++;
+    return same;
+}
+
+/* Tokens whose rows are not computed again: whatever comes begins with the last one. */
+static uint32_t rows_kept(const struct sequence *s, const struct edit *edit, uint32_t same)
+{
     if (same > s->n_computed)
         same = s->n_computed;
     return same && same == edit->n_tokens ? same - 1 : same;
@@ -225,7 +230,7 @@ static bool in_time(struct engine *e, const struct engine_entry *in, const struc
         return true;
     s.owner = o ? o : &newcomer;
     s.order = e->table.arrivals;
-    s.n_computed = unchanged(&s, edit);
+    s.n_computed = rows_kept(&s, edit, same_tokens(&s, edit));
     if (s.n_hashed > s.n_computed / GPU_KV_BLOCK)
         s.n_hashed = s.n_computed / GPU_KV_BLOCK;
     s.tokens = lay_out(e, &s, edit);
@@ -237,7 +242,10 @@ static bool in_time(struct engine *e, const struct engine_entry *in, const struc
 static void apply_edit(struct engine *e, struct session *session, const struct edit *edit)
 {
     struct sequence *s = session->sequence;
-    schedule_cut(&e->schedule, s, unchanged(s, edit));
+    uint32_t same = same_tokens(s, edit);
+    schedule_cut(&e->schedule, s, rows_kept(s, edit, same));
+    if (s->was_computed > same) /* what comes behind it is new */
+        s->was_computed = same;
     memcpy(s->tokens + edit->keep, edit->tokens, edit->n_new * sizeof *edit->tokens);
     s->n_tokens = edit->n_tokens;
     if (session->pinned)
