@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { TOKENS = 200, FLOODS = 4, STREAMS = 12, ROUNDS_LEAST = 25 };
+enum { TOKENS = 200, FLOODS = 4, STREAMS = 8 };
 
 static struct engine_process engine;
 static const struct llm_board *board;
@@ -97,7 +97,7 @@ static void *run(void *argument)
 static bool all_did_enough(struct flood floods[FLOODS])
 {
     for (int i = 0; i < FLOODS; i++)
-        if (atomic_load(&floods[i].rounds) < ROUNDS_LEAST)
+        if (atomic_load(&floods[i].rounds) < (test_sanitized() ? 5 : 20))
             return false;
     return true;
 }
