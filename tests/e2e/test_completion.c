@@ -76,6 +76,16 @@ static void commands_of_llmctl(void **state)
                 offers_word("llmctl", "complete --", "--temperature"));
     assert_true(offers_word("llmctl", "-i demo score --", "--json"));
     assert_false(offers_word("llmctl", "-i demo score --", "--temperature"));
+    offer("llmctl", "complete --deadl", "--deadline-ms\n");
+    assert_true(offers_word("llmctl", "plan --requests", "--requests/s"));
+}
+
+static void verbs_of_a_session(void **state)
+{
+    (void)state;
+    offer("llmctl", "session \"\"", "append\nclose\nfork\nopen\nreplace\nrewind\n");
+    offer("llmctl", "-i demo session re", "replace\nrewind\n");
+    offer("llmctl", "session append --ke", "--keep\n");
 }
 
 static int make_socket(const char *path)
@@ -106,8 +116,11 @@ static void instances(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_of_llmd), cmocka_unit_test(values_of_llmd),
-        cmocka_unit_test(files),           cmocka_unit_test(commands_of_llmctl),
+        cmocka_unit_test(options_of_llmd),
+        cmocka_unit_test(values_of_llmd),
+        cmocka_unit_test(files),
+        cmocka_unit_test(commands_of_llmctl),
+        cmocka_unit_test(verbs_of_a_session),
         cmocka_unit_test(instances),
     };
     return cmocka_run_group_tests_name("completion", tests, NULL, NULL);
