@@ -122,6 +122,33 @@ bool queue_before(const struct queue *q, const struct sequence *a, const struct 
     return a->order < b->order;
 }
 
+/* An owner's list of a class is in the queue's own order: behind the first that is not before s there
+ * is none. */
+static uint64_t list_rows_before(const struct queue *q, const struct list *waiting,
+                                 const struct sequence *s, const struct queue_least *least)
+{
+    uint64_t rows = 0;
+    LIST_EACH (at, waiting) {
+        const struct sequence *w = LIST_OF(at, struct sequence, turn);
+        if (!queue_before(q, w, s, least))
+            break;
+        rows += sequence_inputs(w) - w->n_computed;
+    }
+    return rows;
+}
+
+uint64_t queue_rows_before(const struct queue *q, const struct sequence *s,
+                           const struct queue_least *least)
+{
+    uint64_t rows = 0;
+    LIST_EACH (at, &q->hungry) {
+        const struct sequence_owner *o = LIST_OF(at, struct sequence_owner, hungry);
+        for (uint32_t class = 0; class <= s->class; class ++)
+            rows += list_rows_before(q, &o->waiting[class], s, least);
+    }
+    return rows;
+}
+
 static bool ageing_turn(const struct queue *q)
 {
     return q->picks % QUEUE_AGEING == QUEUE_AGEING - 1;

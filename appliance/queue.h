@@ -60,5 +60,8 @@ void queue_picked(struct queue *q, const struct sequence *s);
 bool queue_before(const struct queue *q, const struct sequence *a, const struct sequence *b,
                   const struct queue_least *least);
 struct queue_least queue_least_served(const struct queue *q);
+/* Inputs, not computed, of what waits and goes before s. */
+uint64_t queue_rows_before(const struct queue *q, const struct sequence *s,
+                           const struct queue_least *least);
 
 #endif

@@ -323,12 +323,7 @@ static uint64_t rows_before(const struct schedule *c, const struct sequence *s)
         if (r->state == SEQUENCE_PREFILL && !queue_before(&c->queue, s, r, &least))
             rows += sequence_inputs(r) - r->n_computed;
     }
-    LIST_EACH (at, &c->queue.arrivals) {
-        const struct sequence *w = LIST_OF(at, struct sequence, queue);
-        if (queue_before(&c->queue, w, s, &least))
-            rows += sequence_inputs(w) - w->n_computed;
-    }
-    return rows;
+    return rows + queue_rows_before(&c->queue, s, &least);
 }
 
 /* Tokens that the running sequence which ends first has still to draw; 0 where a place is free or
