@@ -15,7 +15,7 @@ void sim_defaults(struct sim_config *config)
                    .n_blocks = 4096,
                    .vocab = 49152,
                    .policy = ENGINE_FAIR,
-                   .max_itl_us = 120000,
+                   .max_itl_us = 150000,
                    .prefix_cache = true},
         .cost = {4.5e6, 1.0e6, 0.73e6, 1000, 400, 0.02},
         .seed = 1,
