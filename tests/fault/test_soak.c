@@ -10,7 +10,7 @@
  *     smuggler     sends HELLO with 253 descriptors, the most that a message may have
  *     stranger     connects and says nothing, or half of it, or goes before the answer
  *
- * LLMD_EXHAUSTIVE: 20,000 of them, else 1,000. LLMD_SOAK_ROUNDS overrides both. The second scenario
+ * LLMD_EXHAUSTIVE: 20,000 of them, else 1,000 (500 with sanitizers). LLMD_SOAK_ROUNDS overrides both. The second scenario
  * takes the engine's descriptors away, and gives them back.
  * Failure test (14).
  */
@@ -358,7 +358,10 @@ static uint32_t rounds(void)
 {
     const char *text = getenv("LLMD_SOAK_ROUNDS");
     long n = text ? strtol(text, NULL, 10) : 0;
-    return n > 0 ? (uint32_t)n : test_exhaustive() ? ROUNDS_EXHAUSTIVE : ROUNDS;
+    return n > 0               ? (uint32_t)n
+           : test_exhaustive() ? ROUNDS_EXHAUSTIVE
+           : test_sanitized()  ? ROUNDS / 2
+                               : ROUNDS;
 }
 
 static void visit(uint32_t n)

@@ -7,6 +7,7 @@
 #include <linux/filter.h>
 #include <linux/io_uring.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -67,6 +68,21 @@ void forbid_futex_waitv(void)
 void forbid_io_uring_futexes(void)
 {
     forbid_call_with(SYS_io_uring_register, 1, IORING_REGISTER_PROBE, EINVAL);
+}
+
+/* The C library takes clone where there is no clone3, and its flags can be seen. */
+void forbid_threads(void)
+{
+    struct sock_filter code[] = {
+        LOAD(offsetof(struct seccomp_data, nr)),
+        UNLESS(SYS_clone, 3),
+        LOAD(offsetof(struct seccomp_data, args)),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
+        RETURN(SECCOMP_RET_ERRNO | EAGAIN),
+        RETURN(SECCOMP_RET_ALLOW),
+    };
+    forbid_call(SYS_clone3, ENOSYS);
+    install(code, sizeof code / sizeof *code);
 }
 
 pid_t start_a_process(int (*run)(void))

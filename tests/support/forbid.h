@@ -20,6 +20,9 @@ void forbid_futex_waitv(void);
 /* io_uring as on kernels before 6.7: it cannot say that it has the futex operations. */
 void forbid_io_uring_futexes(void);
 
+/* As where the limit of threads is reached; processes can still be made. */
+void forbid_threads(void);
+
 /* Runs it in a process of its own, which exits with its result. Returns the exit status, 128 +
  * signal where it was killed. */
 int in_a_process(int (*run)(void));

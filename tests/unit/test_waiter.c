@@ -580,8 +580,7 @@ static int without_threads(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_that_there_are_no_threads),
                                        KIND(descriptors, open_epoll),
                                        KIND(a_sleep_ends, open_epoll)};
-    forbid_call(SYS_clone3, EAGAIN);
-    forbid_call(SYS_clone, EAGAIN);
+    forbid_threads();
     return cmocka_run_group_tests_name("no threads", tests, NULL, NULL);
 }
 
