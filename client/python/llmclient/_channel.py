@@ -507,6 +507,7 @@ class SessionState:
         self.name = name
         self.key = L.session_key(name)
         self.length = 0
+        self.pinned = False
         self.closed = False
 
     def _encode(self, prompt: Prompt) -> Any:
@@ -520,6 +521,7 @@ class SessionState:
 
     def open(self, prompt: Prompt, pin: bool) -> Operation:
         tokens = self._encode(prompt)
+        self.pinned = pin
         return self._operation("llm_session_open", tokens, len(tokens), L.PIN * pin)
 
     def append(self, prompt: Prompt) -> Operation:
@@ -544,6 +546,8 @@ class SessionState:
         return self._operation("llm_session_close")
 
     def generation(self, prompt: Prompt, params: Params) -> Generation:
+        if self.pinned:
+            raise InvalidRequest("nothing is generated on a pinned session: fork it")
         tokens = self._encode(prompt) if prompt else self.channel.encode((), 0)
         room = params.max_tokens or MAX_TOKENS
         flags = L.DETOK_CONTINUE

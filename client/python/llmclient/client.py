@@ -95,8 +95,8 @@ class AsyncStream(_AsyncClosing, AsyncIterator[Chunk]):
 
 
 class Session(_Closing):
-    """A history that the engine keeps ready: text appended to it is computed at once, so that only
-    one step stands before the first token of an answer. Left with `with` it is closed; an error
+    """A history that the engine keeps ready: text appended to it is computed while the program goes
+    on, so that only one step stands before the first token of an answer. Left with `with` it is closed; an error
     leaves it as it was before that call.
 
     `length` is how many tokens the history has, as far as this program knows; generated tokens
@@ -200,7 +200,8 @@ class Client(_Model, _Closing):
     @abstractmethod
     def session(self, name: str, prompt: Prompt = (), *, pin: bool = False) -> Session:
         """Opens a session, with its first text or tokens. `pin`: its blocks stay resident, within
-        the engine's quota; requests without a session that begin alike are served from them."""
+        the engine's quota; requests without a session that begin alike are served from them.
+        Nothing is generated on a pinned session itself: fork it."""
 
 
 class AsyncClient(_Model, _AsyncClosing):

@@ -300,7 +300,11 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
 
     def test_pinned_prefix(self):
         words = "The rules of the house are these. " * 12
-        with self.client.session(f"p{os.getpid()}", words, pin=True):
+        with self.client.session(f"p{os.getpid()}", words, pin=True) as s:
+            with self.assertRaises(llmclient.InvalidRequest):
+                s.generate()
+            with s.fork(f"pf{os.getpid()}") as fork:
+                fork.generate(max_tokens=1).read()  # the opening is answered before it is computed
             usage = self.client.generate(words + "First", max_tokens=1).read().usage
             self.assertGreaterEqual(usage.cached_tokens, usage.prompt_tokens // 2)
 
