@@ -20,8 +20,9 @@
  * does not make the others wait. */
 enum { SWEEP_MAX = 64, SWEEP_BYTES = 256 << 10 };
 
-/* Of segments, at once when a client comes: what a client has that asks for nothing special. */
-enum { ADMIT_BYTES = 512 << 10 };
+/* Of segments, at once when a client comes, and when it goes: what a client has that asks for
+ * nothing special. */
+enum { ADMIT_BYTES = 512 << 10, FREE_BYTES = 2 << 20 };
 
 static const char *const up_name = "llmd-up", *const down_name = "llmd-down";
 
@@ -38,7 +39,7 @@ int clients_create(struct clients *cs, const struct clients_config *c, struct fa
     cs->slots = calloc(cs->max, sizeof *cs->slots);
     cs->leaving = calloc(cs->max, sizeof *cs->leaving);
     cs->wake = calloc(cs->max, sizeof *cs->wake);
-    if (cs->slots && cs->leaving && cs->wake)
+    if (cs->slots && cs->leaving && cs->wake && !reaper_start(&cs->reaper, cs->max))
         return 0;
     clients_destroy(cs);
     return fail(f, -ENOMEM, "no memory for the slots of %u clients", c->max_clients);
@@ -62,6 +63,7 @@ void clients_destroy(struct clients *cs)
     for (uint32_t i = 0; cs->slots && i < cs->high; i++)
         if (cs->slots[i].state != CLIENT_FREE)
             release(&cs->slots[i]);
+    reaper_stop(&cs->reaper);
     free(cs->slots);
     free(cs->leaving);
     free(cs->wake);
@@ -116,6 +118,18 @@ __attribute__((format(printf, 3, 4))) static int refuse(struct llm_reject *r, in
     va_end(args);
     r->code = code;
     return code;
+}
+
+/* DRAINING -> FREE where the memory is gone. */
+static void collect(struct clients *cs)
+{
+    for (uint32_t i = 0; i < cs->high; i++) {
+        struct client *c = &cs->slots[i];
+        if (c->state != CLIENT_DRAINING || !c->reaping || !reaper_done(&cs->reaper, i))
+            continue;
+        c->reaping = false;
+        c->state = CLIENT_FREE;
+    }
 }
 
 static int free_slot(struct clients *cs)
@@ -326,6 +340,7 @@ int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
     if (!control_grant(hello, &g, refusal))
         return refusal->code;
     uint64_t bytes = llm_up_bytes(g.sq_entries, g.arena_bytes) + llm_down_bytes(g.cq_entries);
+    collect(cs);
     int rc = check_quota(cs, peer_user(socket), bytes, refusal);
     if (rc < 0)
         return rc;
@@ -592,8 +607,12 @@ void clients_evict(struct clients *cs, uint32_t slot, int code, const char *why)
 void clients_free(struct clients *cs, uint32_t slot)
 {
     struct client *c = &cs->slots[slot];
-    assert(c->state == CLIENT_DRAINING && !c->armed);
+    assert(c->state == CLIENT_DRAINING && !c->armed && !c->reaping);
+    c->reaping = c->bytes > FREE_BYTES;
+    if (c->reaping)
+        reaper_take(&cs->reaper, slot, &c->up, &c->down);
     release(c);
     c->generation++;
-    c->state = CLIENT_FREE;
+    if (!c->reaping)
+        c->state = CLIENT_FREE;
 }

@@ -10,6 +10,9 @@
  * An ARRIVING client has its socket and no more: its segments come into being piece by piece, so
  * that a large one holds up nobody's step. A small one is LIVE when clients_admit returns.
  *
+ * Large segments are freed by a thread of their own (reaper.h); their slot is DRAINING until then,
+ * and counts in the quotas: clients_admit looks.
+ *
  * LEAVING slots stand in `leaving` until the loop cancels their waits; a slot is in that list at
  * most once, because only DRAINING ones become free.
  *
@@ -39,6 +42,7 @@
 #include "board.h"
 #include "control_server.h"
 #include "engine.h"
+#include "reaper.h"
 #include "segments.h"
 #include "stats.h"
 
@@ -74,6 +78,7 @@ struct client {
     uint32_t uid, minor; /* of the other side; minor: what both speak */
     uint32_t vain_wakes; /* since the last tick */
     uint32_t moved;      /* sq_tail + cq_head at its last wake: both only grow */
+    bool reaping;        /* DRAINING, the generation is the next one's: the reaper has its memory */
     bool told_vain;      /* the board knows that it was muted */
     char name[64];
 };
@@ -95,6 +100,7 @@ struct clients {
     struct llm_welcome welcome; /* what is the same for all */
     int pulse_fd, vocab_fd;
     struct clients_quota quota;
+    struct reaper reaper;
     struct engine *engine;
     struct board *board;
     struct stats *stats;
@@ -155,7 +161,7 @@ bool clients_hold(const struct clients *cs);
 void clients_leave(struct clients *cs, uint32_t slot);
 /* The same with a reason that the client, the board and its errors are told. */
 void clients_evict(struct clients *cs, uint32_t slot, int code, const char *why);
-/* DRAINING -> FREE. */
+/* DRAINING -> FREE, or, with large segments, soon. */
 void clients_free(struct clients *cs, uint32_t slot);
 
 #endif
