@@ -353,6 +353,18 @@ static uint32_t rows_of_a_step(const struct schedule *c, const struct cost_shape
     return fit ? fit : (uint32_t)GPU_KV_BLOCK / STARVED_STEPS;
 }
 
+/* The step that brings the first token is filled up with rows of what comes behind. */
+static uint64_t rows_up_to_step_end(const struct schedule *c, uint64_t rows, uint64_t before,
+                                    uint32_t rows_a_step)
+{
+    uint64_t backlog = c->queue.tokens, rest = (rows_a_step - rows % rows_a_step) % rows_a_step;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->state == SEQUENCE_PREFILL)
+            backlog += sequence_inputs(c->running[i]) - c->running[i]->n_computed;
+    uint64_t behind = backlog > before ? backlog - before : 0;
+    return rows + (behind < rest ? behind : rest);
+}
+
 uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
 {
     enum { ENOUGH_STEPS = 32 };
@@ -364,7 +376,10 @@ uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
             decodes.decode_rows++;
             decodes.decode_context += c->running[i]->n_tokens;
         }
-    uint64_t rows = rows_before(c, s) + sequence_inputs(s) - schedule_cached(c, s);
+    uint32_t rows_a_step = rows_of_a_step(c, &decodes);
+    uint64_t before = rows_before(c, s);
+    uint64_t rows = before + sequence_inputs(s) - schedule_cached(c, s);
+    rows = rows_up_to_step_end(c, rows, before, rows_a_step);
     uint64_t wait_ns = (uint64_t)steps_to_a_place(c, s) * cost_predict(&c->cost, &decodes);
-    return wait_ns + cost_prefill_ns(&c->cost, rows, rows_of_a_step(c, &decodes), &decodes);
+    return wait_ns + cost_prefill_ns(&c->cost, rows, rows_a_step, &decodes);
 }
