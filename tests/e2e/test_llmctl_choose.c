@@ -79,7 +79,7 @@ static void wrong_command_lines(void **state)
     refuses("choose --tokens 5 --label-tokens 99999", 1, "vocabulary");
     refuses("choose --tokens 5 --label-tokens x", 2, "token ids");
     refuses("choose --tokens 5 --label-tokens 6 --deadline-ms 5", 2, "deadline-ms");
-    char many[4096] = "choose --tokens 5";
+    char many[1536] = "choose --tokens 5";
     for (int i = 0; i < 65; i++)
         strcat(many, " --label-tokens 6");
     refuses(many, 2, "64");
