@@ -175,6 +175,225 @@ static void random_use(void **state)
     kv_pool_destroy(&p);
 }
 
+/* ---- blocks that can be found ---- */
+
+/* All in the same bucket. */
+static struct kv_hash hash_number(uint32_t i)
+{
+    return (struct kv_hash){(uint64_t)i << 40, i};
+}
+
+static void found_until_forgotten(void **state)
+{
+    (void)state;
+    struct kv_pool p;
+    assert_int_equal(kv_pool_create(&p, 4, NULL), 0);
+    uint32_t a = kv_pool_alloc(&p), b = kv_pool_alloc(&p);
+    assert_int_equal(kv_pool_find(&p, hash_number(1)), KV_NO_BLOCK);
+    assert_true(kv_pool_publish(&p, a, hash_number(1)));
+    assert_true(kv_pool_publish(&p, a, hash_number(2))); /* has its hash already */
+    assert_false(kv_pool_publish(&p, b, hash_number(1)));
+    assert_int_equal(kv_pool_find(&p, hash_number(1)), a);
+    assert_int_equal(kv_pool_find(&p, hash_number(2)), KV_NO_BLOCK);
+    assert_false(kv_pool_writable(&p, a)); /* somebody may find it */
+    assert_true(kv_pool_writable(&p, b));
+    kv_pool_unref(&p, a);
+    assert_int_equal(p.n_free, 3);
+    assert_int_equal(p.n_cached, 1);
+    kv_pool_ref(&p, a); /* found again */
+    assert_int_equal(p.n_cached, 0);
+    kv_pool_forget(&p, a);
+    assert_true(kv_pool_writable(&p, a));
+    assert_int_equal(kv_pool_find(&p, hash_number(1)), KV_NO_BLOCK);
+    kv_pool_forget(&p, a);
+    assert_true(kv_pool_publish(&p, b, hash_number(1)));
+    kv_pool_unref(&p, b);
+    kv_pool_forget(&p, b); /* cached: free from now on */
+    assert_int_equal(p.n_cached, 0);
+    assert_int_equal(p.n_free, 3);
+    kv_pool_destroy(&p);
+}
+
+static void free_blocks_go_before_cached_ones_and_old_before_new(void **state)
+{
+    (void)state;
+    struct kv_pool p;
+    uint32_t b[4];
+    assert_int_equal(kv_pool_create(&p, 4, NULL), 0);
+    for (uint32_t i = 0; i < 4; i++)
+        b[i] = kv_pool_alloc(&p);
+    for (uint32_t i = 0; i < 3; i++)
+        kv_pool_publish(&p, b[i], hash_number(i));
+    kv_pool_unref(&p, b[1]);
+    kv_pool_unref(&p, b[0]);
+    kv_pool_unref(&p, b[3]);
+    kv_pool_unref(&p, b[2]);
+    kv_pool_ref(&p, b[1]); /* used again: it is the newest */
+    kv_pool_unref(&p, b[1]);
+    assert_int_equal(kv_pool_alloc(&p), b[3]);
+    assert_int_equal(p.evictions, 0);
+    assert_int_equal(kv_pool_alloc(&p), b[0]);
+    assert_int_equal(kv_pool_find(&p, hash_number(0)), KV_NO_BLOCK);
+    assert_int_equal(kv_pool_alloc(&p), b[2]);
+    assert_int_equal(kv_pool_alloc(&p), b[1]);
+    assert_int_equal(kv_pool_alloc(&p), KV_NO_BLOCK);
+    assert_int_equal(p.evictions, 3);
+    kv_pool_destroy(&p);
+}
+
+static bool same(struct kv_hash a, struct kv_hash b)
+{
+    return a.low == b.low && a.high == b.high;
+}
+
+static void a_hash_names_all_that_decides_the_block(void **state)
+{
+    (void)state;
+    struct kv_pool p, other;
+    int32_t tokens[GPU_KV_BLOCK] = {1, 2, 3}, more[GPU_KV_BLOCK] = {1, 2, 3};
+    assert_int_equal(kv_pool_create(&p, 4, NULL), 0);
+    assert_int_equal(kv_pool_create(&other, 4, NULL), 0);
+    struct kv_hash root = kv_pool_root(&p, 1, 2, 3);
+    assert_true(same(root, kv_pool_root(&p, 1, 2, 3)));
+    assert_false(same(root, kv_pool_root(&p, 2, 2, 3)));
+    assert_false(same(root, kv_pool_root(&p, 1, 1, 3)));
+    assert_false(same(root, kv_pool_root(&p, 1, 2, 4)));
+    assert_false(same(root, kv_pool_root(&other, 1, 2, 3))); /* the key is drawn at start */
+    struct kv_hash first = kv_pool_chain(&p, root, tokens);
+    assert_true(same(first, kv_pool_chain(&p, root, more)));
+    more[GPU_KV_BLOCK - 1]++;
+    assert_false(same(first, kv_pool_chain(&p, root, more)));
+    assert_false(same(first, kv_pool_chain(&p, first, tokens)));
+    kv_pool_destroy(&p);
+    kv_pool_destroy(&other);
+}
+
+/* A pool of a few blocks and hashes against a plain model: arrays that are looked through. */
+enum { FEW = 7, HASHES = 9 };
+
+struct naive {
+    uint32_t refs[FEW];
+    int hash[FEW];        /* -1: not findable */
+    uint64_t cached[FEW]; /* when it became cached, 0: it is not */
+    uint32_t stack[FEW], n_stack;
+    uint64_t now;
+};
+
+static uint32_t naive_find(const struct naive *m, int hash)
+{
+    for (uint32_t b = 0; b < FEW; b++)
+        if (m->hash[b] == hash)
+            return b;
+    return KV_NO_BLOCK;
+}
+
+static uint32_t naive_alloc(struct naive *m)
+{
+    uint32_t best = KV_NO_BLOCK;
+    if (m->n_stack)
+        best = m->stack[--m->n_stack];
+    else
+        for (uint32_t b = 0; b < FEW; b++)
+            if (m->cached[b] && (best == KV_NO_BLOCK || m->cached[b] < m->cached[best]))
+                best = b;
+    if (best != KV_NO_BLOCK) {
+        m->refs[best] = 1;
+        m->hash[best] = -1;
+        m->cached[best] = 0;
+    }
+    return best;
+}
+
+static void naive_unref(struct naive *m, uint32_t b)
+{
+    if (--m->refs[b])
+        return;
+    if (m->hash[b] >= 0)
+        m->cached[b] = ++m->now;
+    else
+        m->stack[m->n_stack++] = b;
+}
+
+static void naive_forget(struct naive *m, uint32_t b)
+{
+    m->hash[b] = -1;
+    if (m->cached[b])
+        m->stack[m->n_stack++] = b;
+    m->cached[b] = 0;
+}
+
+static void naive_compare(const struct naive *m, const struct kv_pool *p)
+{
+    uint32_t n_cached = 0;
+    for (uint32_t b = 0; b < FEW; b++) {
+        n_cached += m->cached[b] != 0;
+        assert_int_equal(kv_pool_refs(p, b), m->refs[b]);
+        assert_int_equal(kv_pool_writable(p, b), m->refs[b] == 1 && m->hash[b] < 0);
+    }
+    for (int hash = 0; hash < HASHES; hash++)
+        assert_int_equal(kv_pool_find(p, hash_number((uint32_t)hash)), naive_find(m, hash));
+    assert_int_equal(p->n_cached, n_cached);
+    assert_int_equal(p->n_free, m->n_stack + n_cached);
+}
+
+static void one_random_call(struct naive *m, struct kv_pool *p)
+{
+    uint32_t b = (uint32_t)rand() % FEW;
+    int hash = rand() % HASHES;
+    bool held = m->refs[b] > 0;
+    switch (rand() % 6) {
+    case 0:
+        assert_int_equal(kv_pool_alloc(p), naive_alloc(m));
+        break;
+    case 1:
+        if (!held && !m->cached[b])
+            break;
+        kv_pool_ref(p, b);
+        m->refs[b]++;
+        m->cached[b] = 0;
+        break;
+    case 2:
+    case 3:
+        if (!held)
+            break;
+        kv_pool_unref(p, b);
+        naive_unref(m, b);
+        break;
+    case 4:
+        if (!held)
+            break;
+        bool fresh = m->hash[b] < 0 && naive_find(m, hash) == KV_NO_BLOCK;
+        assert_int_equal(kv_pool_publish(p, b, hash_number((uint32_t)hash)),
+                         fresh || m->hash[b] >= 0);
+        m->hash[b] = fresh ? hash : m->hash[b];
+        break;
+    default:
+        if (rand() % 4)
+            break;
+        kv_pool_forget(p, b);
+        naive_forget(m, b);
+    }
+}
+
+static void random_use_with_the_index(void **state)
+{
+    (void)state;
+    struct kv_pool p;
+    struct naive m = {.n_stack = FEW};
+    assert_int_equal(kv_pool_create(&p, FEW, NULL), 0);
+    srand(2);
+    for (uint32_t b = 0; b < FEW; b++) {
+        m.hash[b] = -1;
+        m.stack[b] = FEW - 1 - b;
+    }
+    for (int i = 0; i < 200000; i++) {
+        one_random_call(&m, &p);
+        naive_compare(&m, &p);
+    }
+    assert_true(p.evictions > 1000);
+    kv_pool_destroy(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +404,10 @@ int main(void)
         cmocka_unit_test(refuses_a_pool_without_blocks),
         cmocka_unit_test(misuse_aborts),
         cmocka_unit_test(random_use),
+        cmocka_unit_test(found_until_forgotten),
+        cmocka_unit_test(free_blocks_go_before_cached_ones_and_old_before_new),
+        cmocka_unit_test(a_hash_names_all_that_decides_the_block),
+        cmocka_unit_test(random_use_with_the_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
