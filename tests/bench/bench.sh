@@ -7,6 +7,8 @@ export B
 model=${LLMD_MODEL:-$(sh tools/fetch-model.sh)}
 echo "== through the rings: $(basename "$model")"
 "$B/tests/bench/bench_streams" "$model"
+echo "== what the scheduler promises"
+"$B/tests/bench/bench_promises" "$model"
 echo "== the path alone"
 "$B/tests/bench/bench_rings" "$model"
 echo "== an engine's death"
