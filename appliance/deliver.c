@@ -63,18 +63,23 @@ static void put_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
     d->sink->put(d->sink->context, s->owner->client, &c, NULL);
 }
 
-static void count_final(struct delivery *d, int32_t status, enum llm_finish finish)
+static void count_final(struct delivery *d, const struct sequence *s, int32_t status,
+                        enum llm_finish finish, uint64_t now_ns)
 {
+    STATS_ADD(d->stats, finished_for[finish], 1);
     if (status < 0)
         return;
-    if (finish == LLM_FINISH_CANCELLED)
+    if (finish == LLM_FINISH_CANCELLED) {
         STATS_ADD(d->stats, cancelled, 1);
-    else
-        STATS_ADD(d->stats, finished, 1);
+        return;
+    }
+    STATS_ADD(d->stats, finished, 1);
+    if (s->op == LLM_OP_GENERATE)
+        STATS_OBSERVE(d->stats, e2e, stats_elapsed(s->t_arrival, now_ns));
 }
 
 static void put_final(struct delivery *d, struct sequence *s, int32_t status,
-                      enum llm_finish finish)
+                      enum llm_finish finish, uint64_t now_ns)
 {
     assert(s->state == SEQUENCE_ENDING);
     struct llm_cqe c = {.user_data = s->user_data,
@@ -92,7 +97,7 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
                            .output_tokens = s->op == LLM_OP_SCORE ? 0 : s->sent,
                            .cached_tokens = s->n_cached,
                            .preemptions = s->preemptions};
-    count_final(d, status, finish);
+    count_final(d, s, status, finish, now_ns);
     d->sink->put(d->sink->context, s->owner->client, &c, &r);
     if (s->session)
         sequence_detach(d->table, s);
@@ -124,8 +129,8 @@ void deliver_owner(struct delivery *d, struct sequence_owner *o, uint64_t now_ns
             continue;
         }
         left--;
-        if (s->state == SEQUENCE_ENDING)
-            put_final(d, s, 0, s->finish); /* with the owner's last sequence the owner goes */
+        if (s->state == SEQUENCE_ENDING) /* with the owner's last sequence the owner goes */
+            put_final(d, s, 0, s->finish, now_ns);
         else
             forget_news(s);
     }
@@ -142,7 +147,7 @@ void deliver_end(struct delivery *d, struct sequence *s, int32_t status, enum ll
 {
     while (sequence_unsent(s) && token_room(d, s->owner))
         put_tokens(d, s, now_ns);
-    put_final(d, s, status, finish);
+    put_final(d, s, status, finish, now_ns);
 }
 
 void deliver_answer(struct delivery *d, uint32_t client, const struct llm_sqe *q, uint32_t choice,

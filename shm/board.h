@@ -65,6 +65,8 @@ enum llm_refusal {
     LLM_REFUSALS
 };
 
+enum { LLM_FINISHES = LLM_FINISH_ERROR + 1 };
+
 struct llm_board_error {
     order_u64 t_ns; /* CLOCK_REALTIME, 0: empty; stored last */
     int64_t code;
@@ -102,23 +104,26 @@ struct llm_board {
     order_u64 deadline_misses, timeouts, queue_timeouts, unread_cancels;
     order_u64 recomputed_tokens; /* rows that a preemption or eviction made necessary again */
     order_u64 sessions_expired, session_evictions;
-    order_u64 step_predicted_ns;         /* what the cost model said of the last step */
-    order_u64 refused_for[LLM_REFUSALS]; /* by enum llm_refusal */
+    order_u64 step_predicted_ns;          /* what the cost model said of the last step */
+    order_u64 refused_for[LLM_REFUSALS];  /* by enum llm_refusal */
+    order_u64 finished_for[LLM_FINISHES]; /* choices that were accepted, by enum llm_finish */
 
     alignas(0x1000) struct llm_histogram step; /* one step of the backend */
     struct llm_histogram overhead;             /* the engine's own part between two busy steps */
     struct llm_histogram ttft, itl,
         queue; /* arrival to first token, between tokens, arrival to admission */
+    /* since ABI 1.1: arrival to the end of what was generated; without cancelled ones */
+    struct llm_histogram e2e;
 
     /* padding, not alignas: an object of 0x4000 alignment could not be mapped at any page */
-    uint8_t reserved1[0x3000 - 5 * sizeof(struct llm_histogram)];
+    uint8_t reserved1[0x3000 - 6 * sizeof(struct llm_histogram)];
     order_u64 errors_written;
     struct llm_board_error errors[LLM_BOARD_ERRORS];
 };
 
 _Static_assert(offsetof(struct llm_board, state) == 0x800 &&
                    offsetof(struct llm_board, running) == 0x840 &&
-                   offsetof(struct llm_board, refused_for) + LLM_REFUSALS * 8 <= 0x1000 &&
+                   offsetof(struct llm_board, finished_for) + LLM_FINISHES * 8 <= 0x1000 &&
                    offsetof(struct llm_board, step) == 0x1000 &&
                    offsetof(struct llm_board, errors_written) == 0x4000,
                "board layout");

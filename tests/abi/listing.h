@@ -321,12 +321,16 @@ static void list_board(FILE *out)
     FIELD(llm_board, session_evictions);
     FIELD(llm_board, step_predicted_ns);
     FIELD(llm_board, refused_for);
+    FIELD(llm_board, finished_for);
 #endif
     FIELD(llm_board, step);
     FIELD(llm_board, overhead);
     FIELD(llm_board, ttft);
     FIELD(llm_board, itl);
     FIELD(llm_board, queue);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_board, e2e);
+#endif
     FIELD(llm_board, reserved1);
     FIELD(llm_board, errors_written);
     FIELD(llm_board, errors);

@@ -309,6 +309,34 @@ static void times_say_when_tokens_were_published(void **state)
     rig_close(&r);
 }
 
+/* Every choice that was accepted ends for one reason, and those that were not cancelled have taken
+ * their time: from the arrival to the end, so never less than to the first token. */
+static void ends_are_counted_by_reason(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct llm_sqe whole = endless(1, 20, 6), two = endless(2, 20, 60), wrong = endless(3, 20, 0);
+    whole.choices = 3;
+    struct llm_sqe cancel = rig_cancel(4, two.user_data), score = rig_score(5, 20);
+    rig_send(&r, 0, &whole);
+    rig_send(&r, 0, &two);
+    rig_send(&r, 0, &wrong);
+    rig_send(&r, 0, &score);
+    for (uint32_t i = 0; i < 4; i++)
+        rig_step(&r);
+    rig_send(&r, 0, &cancel);
+    rig_run(&r);
+    const order_u64 *ends = r.board->finished_for;
+    assert_int_equal(rig_figure(&ends[LLM_FINISH_LENGTH]) + rig_figure(&ends[LLM_FINISH_STOP]), 4);
+    assert_int_equal(rig_figure(&ends[LLM_FINISH_CANCELLED]), 1);
+    assert_int_equal(rig_figure(&ends[LLM_FINISH_ERROR]), 0);
+    assert_int_equal(rig_figure(&r.board->e2e.count), 3); /* not the score, not the cancelled one */
+    assert_true(rig_figure(&r.board->e2e.sum_ns) > 3 * rig_figure(&r.board->ttft.sum_ns) / 4);
+    rig_close(&r);
+}
+
 /* Few slots, many clients: they share the places of the client table and do not meet in them. */
 static void clients_do_not_meet(void **state)
 {
@@ -357,6 +385,7 @@ int main(void)
         cmocka_unit_test(a_dropped_client_leaves_nothing),
         cmocka_unit_test(clients_do_not_meet),
         cmocka_unit_test(times_say_when_tokens_were_published),
+        cmocka_unit_test(ends_are_counted_by_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
