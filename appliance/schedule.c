@@ -204,17 +204,19 @@ void schedule_preempt(struct schedule *c, struct sequence *s)
  * a pool under pressure would do little but compute again. */
 static bool was_worth_it(const struct sequence *v)
 {
-    return !v->fresh && (uint64_t)(v->n_tokens - v->n_admitted) * WORTH >= v->n_admitted;
+    return (uint64_t)(v->n_tokens - v->n_admitted) * WORTH >= v->n_admitted;
 }
 
-/* True if the running v has to make room for the waiting s: a lower class, or one of an owner that
- * would still run more than the other's. */
-static bool gives_way(const struct sequence *v, const struct sequence *s)
+/* True if the running v has to make room for the waiting s: it is of a lower class, or its owner has
+ * more than half of what runs. A stream is no good place to make up for a little unfairness. */
+static bool gives_way(const struct schedule *c, const struct sequence *v, const struct sequence *s)
 {
-    if (v->fork || v->n_forks || !was_worth_it(v) || v->class < s->class)
+    if (v->fork || v->n_forks || v->fresh || v->class < s->class)
         return false;
-    return v->class > s->class ||
-           (v->owner != s->owner && v->owner->n_running > s->owner->n_running + 1);
+    if (v->class > s->class)
+        return was_worth_it(v);
+    return v->owner != s->owner && v->owner->n_running > s->owner->n_running + 1 &&
+           v->owner->n_running > c->n_running / 2;
 }
 
 static bool worse_victim(const struct sequence *a, const struct sequence *b)
@@ -233,7 +235,7 @@ struct sequence *schedule_victim(const struct schedule *c, const struct sequence
         return NULL;
     for (uint32_t i = 0; i < c->n_running; i++) {
         struct sequence *v = c->running[i];
-        if (gives_way(v, s) && (!worst || worse_victim(v, worst)))
+        if (gives_way(c, v, s) && (!worst || worse_victim(v, worst)))
             worst = v;
     }
     return worst;

@@ -6,12 +6,18 @@
  *      order (queue.h), each at most prefill_chunk rows. Beside decodes whose gap is promised
  *      (max_itl) only as many rows as the cost model (cost.h) expects to fit into it; where none
  *      does, a block's rows every few steps: a promise that cannot be kept starves nobody.
+ *      Every QUEUE_AGEING-th time the running prompt that was admitted first goes first. Who is
+ *      admitted for its age gets a block's rows at once, the rest by the order. A step that brings
+ *      a first token is not made twice as long as that prompt alone would have taken by prompts of
+ *      owners that run many times as much.
  * Where decodes alone would fill every step, every second one leaves a quarter of its rows to
  * prompts: else a few long answers would keep all others waiting.
  *
  * Blocks come, in this order, from: the free ones; cached ones, the least recently used first;
  * leases of what does not run (idle sessions before all), the oldest first; preemption.
- * Whoever is admitted, or must have one block more, takes from the least urgent that runs.
+ * Whoever must have one block more takes from the least urgent that runs; for an admission only a
+ * lower class gives way, once it has brought tokens for what its history cost, and an owner that has
+ * more than half of what runs.
  *
  * Invariants
  *   1. running[] is in order of admission. running[0] is never preempted for another's blocks, so
