@@ -231,35 +231,53 @@ static void add_rates(struct frame *f, const struct interval *i)
 
 /* ---- the table ---- */
 
-static void add_row(struct frame *f, unsigned column, const char *name, double unit_us,
+enum { LABEL = 13, COLUMN_MOST = 12, COLUMN_LEAST = 6 };
+
+struct table {
+    int column;  /* width of one */
+    bool counts; /* there is room for a fourth */
+};
+
+static struct table table_for(unsigned width)
+{
+    int room = width > LABEL ? (int)width - LABEL : 0;
+    struct table t = {room / 4, room / 4 >= COLUMN_LEAST + 1};
+    if (!t.counts)
+        t.column = room / 3;
+    t.column = t.column > COLUMN_MOST ? COLUMN_MOST : t.column;
+    t.column = t.column < COLUMN_LEAST ? COLUMN_LEAST : t.column;
+    return t;
+}
+
+static void add_row(struct frame *f, struct table t, const char *name, double unit_us,
                     const struct llm_histogram *now, const struct llm_histogram *before)
 {
-    struct histogram h;
-    histogram_between(&h, now, before);
-    char text[FRAME_WIDTH_MAX + 1];
-    size_t n = (size_t)snprintf(text, sizeof text, "%-16s", name);
     static const double q[] = {0.5, 0.95, 0.99};
+    struct histogram h;
+    char text[FRAME_WIDTH_MAX + 1];
+    histogram_between(&h, now, before);
+    int n = snprintf(text, sizeof text, "%-*s", LABEL, name), digits = t.column < 9 ? 2 : 3;
     for (size_t i = 0; i < 3; i++)
-        n += (size_t)(h.count ? snprintf(text + n, sizeof text - n, " %*.2f", (int)column - 1,
-                                         histogram_quantile_us(&h, q[i]) / unit_us)
-                              : snprintf(text + n, sizeof text - n, " %*s", (int)column - 1, "-"));
-    snprintf(text + n, sizeof text - n, " %*llu", (int)column - 1, (unsigned long long)h.count);
+        n += h.count ? snprintf(text + n, sizeof text - (size_t)n, " %*.*f", t.column - 1, digits,
+                                histogram_quantile_us(&h, q[i]) / unit_us)
+                     : snprintf(text + n, sizeof text - (size_t)n, " %*s", t.column - 1, "-");
+    if (t.counts)
+        snprintf(text + n, sizeof text - (size_t)n, " %*llu", t.column - 1,
+                 (unsigned long long)h.count);
     line(f, "%s", text);
 }
 
 static void add_table(struct frame *f, const struct interval *i)
 {
     const struct llm_board *b = i->now, *a = i->before;
-    unsigned column = f->width >= 64 ? 12 : f->width > 16 + 4 * 7 ? (f->width - 16) / 4 : 7;
-    char since[32];
-    duration_text(since, sizeof since, i->s);
-    line(f, "%-16s%*s%*s%*s%*s", a ? "last interval" : "since its start", (int)column, "p50",
-         (int)column, "p95", (int)column, "p99", (int)column, "count");
-    add_row(f, column, "TTFT ms", 1e3, &b->ttft, a ? &a->ttft : NULL);
-    add_row(f, column, "token gap ms", 1e3, &b->itl, a ? &a->itl : NULL);
-    add_row(f, column, "queue ms", 1e3, &b->queue, a ? &a->queue : NULL);
-    add_row(f, column, "step ms", 1e3, &b->step, a ? &a->step : NULL);
-    add_row(f, column, "overhead us", 1, &b->overhead, a ? &a->overhead : NULL);
+    struct table t = table_for(f->width);
+    line(f, "%-*s%*s%*s%*s%*s", LABEL, a ? "interval" : "since start", t.column, "p50", t.column,
+         "p95", t.column, "p99", t.counts ? t.column : 0, t.counts ? "count" : "");
+    add_row(f, t, "TTFT ms", 1e3, &b->ttft, a ? &a->ttft : NULL);
+    add_row(f, t, "token gap ms", 1e3, &b->itl, a ? &a->itl : NULL);
+    add_row(f, t, "queue ms", 1e3, &b->queue, a ? &a->queue : NULL);
+    add_row(f, t, "step ms", 1e3, &b->step, a ? &a->step : NULL);
+    add_row(f, t, "overhead us", 1, &b->overhead, a ? &a->overhead : NULL);
 }
 
 static void add_trouble(struct frame *f, const struct llm_board *b)
