@@ -1,6 +1,6 @@
 /* Pure logits through the scheduler, on the CPU backend: random workloads over all operations (see
  * engine_load.h), then each request alone, without cache, batch, sessions or preemption, on a backend
- * with another number of threads. Tokens and log-probabilities must be the same bits. A failing seed
+ * of one thread. Tokens and log-probabilities must be the same bits. A failing seed
  * is printed; run it alone with SEED=n. */
 #include "../support/engine_load.h"
 #include "../support/gpu_rig.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENTRIES = 60, SEEDS = 50, SEEDS_SANITIZED = 5, SEEDS_EXHAUSTIVE = 1000 };
+enum { ENTRIES = 60, SEEDS = 30, SEEDS_SANITIZED = 5, SEEDS_EXHAUSTIVE = 1000 };
 
 static struct load loaded;
 static struct rig alone;
@@ -92,7 +92,7 @@ static void one_seed(uint32_t seed)
     struct gpu_rig backend;
     load_begin(&loaded, seed);
     loaded.audited = true;
-    open_backend(&backend, &loaded.r, 2, seed);
+    open_backend(&backend, &loaded.r, seed % 5 ? 1 : 2, seed);
     load_run(&loaded, ENTRIES);
     run_alone(seed);
     rig_close(&loaded.r);
