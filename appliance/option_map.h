@@ -4,6 +4,11 @@
  *   key        value                                                       of
  *   "labels"   array of 1 .. LLM_CHOICES_MAX bin, each s32 token ids       CHOOSE (required)
  *              (little endian, at least one)
+ *   "stop"     array of 0 .. LLM_STOPS_MAX bin or str, each 1 ..           GENERATE
+ *              LLM_STOP_BYTES_MAX bytes
+ *   "logit_bias"  bin of up to LLM_BIASES_MAX pairs s32 token, f32 bias    GENERATE
+ *              (little endian; finite, in [-100, 100])
+ *   "top_logprobs"  integer 0 .. LLM_TOP_MAX                               GENERATE
  *
  * Keys are strings, in any order, none twice. An unknown key is an error: what the client asks for
  * is never ignored. Format: the msgpack specification (all its families are understood: where a value

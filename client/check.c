@@ -42,7 +42,9 @@ static bool needs_minor_1(const struct llm_request *r)
 {
     return r->op > LLM_OP_CANCEL || r->flags & ~(uint32_t)(LLM_SQE_IGNORE_EOS | LLM_SQE_LOGPROBS) ||
            r->session || r->priority || r->deadline_us || r->timeout_ms || r->queue_timeout_ms ||
-           r->max_itl_us || r->first_choice || r->output_from;
+           r->max_itl_us || r->first_choice || r->output_from || r->presence != 0 ||
+           r->frequency != 0 || (r->repetition != 0 && r->repetition != 1) || r->n_stops ||
+           r->n_biases || r->top_logprobs;
 }
 
 static int check_version(struct llm_client *c, const struct llm_request *r)
@@ -51,7 +53,8 @@ static int check_version(struct llm_client *c, const struct llm_request *r)
         return 0;
     return FAIL(c, -ENOTSUP,
                 "the engine speaks version %d.%u of the protocol; sessions, labels, deadlines, "
-                "timeouts and priorities need 1.1: update llmd",
+                "timeouts, priorities, penalties, biases, stop strings and candidates need 1.1: "
+                "update llmd",
                 LLM_ABI_MAJOR, c->limits.abi_minor);
 }
 
@@ -64,13 +67,15 @@ static bool in_arena(const struct llm_client *c, const void *p)
 
 static int check_place(struct llm_client *c, const struct llm_request *r, uint64_t bytes)
 {
-    if (!r->tokens || (uintptr_t)r->tokens % sizeof(int32_t))
-        return FAIL(c, -EINVAL, "tokens is NULL or not aligned");
     if (bytes > c->ring.arena_bytes)
         return FAIL(c, -E2BIG,
-                    "%u tokens (%llu bytes with the labels) can never fit into the arena of %u "
+                    "%u tokens (%llu bytes with the option map) can never fit into the arena of %u "
                     "bytes: connect with a larger arena_bytes",
                     r->n_tokens, (unsigned long long)bytes, c->ring.arena_bytes);
+    if (!r->n_tokens)
+        return 0;
+    if (!r->tokens || (uintptr_t)r->tokens % sizeof(int32_t))
+        return FAIL(c, -EINVAL, "tokens is NULL or not aligned");
     const uint8_t *reserved = c->ring.arena + c->ring.reserved_at % c->ring.arena_bytes;
     if (in_arena(c, r->tokens) && ((const uint8_t *)r->tokens != reserved ||
                                    r->n_tokens > c->ring.reserved_bytes / sizeof(int32_t)))
@@ -126,13 +131,68 @@ static int check_tokens(struct llm_client *c, const struct llm_request *r)
                                   r->n_tokens)
                            : 0;
     int rc = check_length(c, r);
-    if (rc || !r->n_tokens)
+    if (rc)
         return rc;
     rc = check_place(c, r, request_span(r));
     return rc ? rc : check_ids(c, "token", r->tokens, r->n_tokens);
 }
 
 /* ---- the operations' own ---- */
+
+static int check_penalties(struct llm_client *c, const struct llm_request *r)
+{
+    if (!isfinite(r->repetition) || r->repetition < 0) /* 0 as in a request that was zeroed: off */
+        return FAIL(c, LLM_EPARAM, "repetition is %.9g, not a finite number over 0",
+                    (double)r->repetition);
+    if (!(fabsf(r->presence) <= 2))
+        return FAIL(c, LLM_EPARAM, "presence is %.9g, not in [-2, 2]", (double)r->presence);
+    if (!(fabsf(r->frequency) <= 2))
+        return FAIL(c, LLM_EPARAM, "frequency is %.9g, not in [-2, 2]", (double)r->frequency);
+    if (r->top_logprobs > c->ring.top)
+        return FAIL(c, LLM_EPARAM,
+                    "top_logprobs is %u, but this connection has room for %u: connect with "
+                    "llm_options.max_top_logprobs (at most %d)",
+                    r->top_logprobs, c->ring.top, LLM_TOP_MAX);
+    return 0;
+}
+
+static int check_stops(struct llm_client *c, const struct llm_request *r)
+{
+    if (r->n_stops > LLM_STOPS_MAX || (r->n_stops && !r->stops))
+        return FAIL(c, LLM_EPARAM, "n_stops is %u, not in 0 .. %d", r->n_stops, LLM_STOPS_MAX);
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        if (!r->stops[i].bytes || r->stops[i].bytes > LLM_STOP_BYTES_MAX || !r->stops[i].text)
+            return FAIL(c, LLM_EPARAM, "stop string %u has %u bytes, not 1 .. %d", i,
+                        r->stops[i].bytes, LLM_STOP_BYTES_MAX);
+    return 0;
+}
+
+/* That each token stands there once, the engine finds out. */
+static int check_biases(struct llm_client *c, const struct llm_request *r)
+{
+    if (r->n_biases > LLM_BIASES_MAX || (r->n_biases && !r->biases))
+        return FAIL(c, LLM_EPARAM, "n_biases is %u, not in 0 .. %d", r->n_biases, LLM_BIASES_MAX);
+    for (uint32_t i = 0; i < r->n_biases; i++) {
+        const struct llm_bias *b = &r->biases[i];
+        if ((uint32_t)b->token >= c->limits.vocab)
+            return FAIL(c, LLM_ETOKEN, "the token of bias %u is %d, outside the vocabulary of %u",
+                        i, b->token, c->limits.vocab);
+        if (!(fabsf(b->bias) <= 100))
+            return FAIL(c, LLM_EPARAM, "the bias of token %d is %.9g, not in [-100, 100]", b->token,
+                        (double)b->bias);
+    }
+    return 0;
+}
+
+/* What goes into the option map of a generate. */
+static int check_options(struct llm_client *c, const struct llm_request *r)
+{
+    bool given = r->n_stops || r->n_biases || r->top_logprobs;
+    if (r->op != LLM_OP_GENERATE)
+        return given ? FAIL(c, -EINVAL, "stops, biases and top_logprobs are of a generate") : 0;
+    int rc = check_stops(c, r);
+    return rc ? rc : check_biases(c, r);
+}
 
 static int check_sampling(struct llm_client *c, const struct llm_request *r)
 {
@@ -150,7 +210,7 @@ static int check_sampling(struct llm_client *c, const struct llm_request *r)
         return FAIL(c, LLM_EPARAM, "top_p is %.9g, not in (0, 1]", (double)r->top_p);
     if (!(r->min_p >= 0 && r->min_p <= 1))
         return FAIL(c, LLM_EPARAM, "min_p is %.9g, not in [0, 1]", (double)r->min_p);
-    return 0;
+    return check_penalties(c, r);
 }
 
 static int check_continuation(struct llm_client *c, const struct llm_request *r)
@@ -192,7 +252,7 @@ static int check_labels(struct llm_client *c, const struct llm_request *r)
         if (rc)
             return rc;
     }
-    uint64_t bytes = labels_bytes(r->labels, r->n_labels);
+    uint64_t bytes = request_options_bytes(r);
     return bytes > LLM_OPTIONS_MAX ? FAIL(c, -E2BIG, "the labels take %llu bytes, more than %d",
                                           (unsigned long long)bytes, LLM_OPTIONS_MAX)
                                    : 0;
@@ -247,6 +307,8 @@ int request_check(struct llm_client *c, const struct llm_request *r)
         rc = check_session(c, r);
     if (!rc)
         rc = check_labels(c, r);
+    if (!rc)
+        rc = check_options(c, r);
     if (!rc)
         rc = check_tokens(c, r);
     if (!rc && r->op == LLM_OP_GENERATE)

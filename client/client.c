@@ -30,6 +30,11 @@ void llm_get_limits(const struct llm_client *c, struct llm_limits *out)
     *out = c->limits;
 }
 
+uint32_t llm_max_top_logprobs(const struct llm_client *c)
+{
+    return c->ring.top;
+}
+
 void llm_set_spin_us(struct llm_client *c, uint32_t spin_us)
 {
     c->spin_us = spin_us;

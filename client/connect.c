@@ -55,17 +55,24 @@ __attribute__((format(printf, 2, 3))) static int refuse(int code, const char *fo
 
 /* ---- what was asked ---- */
 
+/* llm_options ended here in 1.0. */
+enum { OPTIONS_1_0 = offsetof(struct llm_options, max_top_logprobs) };
+
 static int read_options(struct wish *w, const struct llm_options *options)
 {
     w->options = (struct llm_options)LLM_OPTIONS_INIT;
     if (!options)
         return 0;
-    if (client_struct_check(options, options->size, sizeof *options))
+    bool old = options->size == OPTIONS_1_0;
+    if (!old && client_struct_check(options, options->size, sizeof *options))
         return refuse(-EINVAL, "llm_options.size is %u: start from LLM_OPTIONS_INIT",
                       options->size);
     if (options->name && strlen(options->name) >= sizeof w->name)
         return refuse(-EINVAL, "llm_options.name is longer than 63 bytes");
-    w->options = *options;
+    if (!old && options->max_top_logprobs > LLM_TOP_MAX)
+        return refuse(LLM_EPARAM, "llm_options.max_top_logprobs is %u, over %d",
+                      options->max_top_logprobs, LLM_TOP_MAX);
+    memcpy(&w->options, options, old ? (size_t)OPTIONS_1_0 : sizeof *options);
     return 0;
 }
 
@@ -175,7 +182,8 @@ static int say_hello(const struct llm_client *c, const struct wish *w)
                                       .sq_entries = o->sq_entries,
                                       .cq_entries = o->cq_entries,
                                       .arena_bytes = o->arena_bytes,
-                                      .max_inflight = o->max_inflight}};
+                                      .max_inflight = o->max_inflight,
+                                      .top = o->max_top_logprobs}};
     memcpy(m.hello.name, w->name, sizeof m.hello.name);
     uint8_t packet[LLM_CONTROL_MAX];
     int n = control_encode(&m, packet, sizeof packet);
@@ -257,6 +265,9 @@ static int check_welcome(const struct wish *wish, const struct llm_welcome *w)
                       "the engine '%s' speaks version %u.%u of the protocol, this library %d.%d: "
                       "use both from one release",
                       wish->instance, w->major, w->minor, LLM_ABI_MAJOR, LLM_ABI_MINOR);
+    if (w->top > wish->options.max_top_logprobs || (w->top && !w->minor))
+        return refuse(LLM_EPROTO, "the engine '%s' grants %u candidates, %u were asked for",
+                      wish->instance, w->top, wish->options.max_top_logprobs);
     if (!w->vocab || w->vocab > INT32_MAX || !w->max_len)
         return refuse(LLM_EPROTO, "the engine '%s' names a vocabulary of %u and a length of %u",
                       wish->instance, w->vocab, w->max_len);
@@ -296,8 +307,8 @@ static int map_all(struct llm_client *c, const struct llm_welcome *w,
     const struct segment_wish wish[LLM_CONTROL_BELL] = {
         {"up", llm_up_bytes(w->sq_entries, w->arena_bytes), false, F_SEAL_SHRINK,
          PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE},
-        {"down", llm_down_bytes(w->cq_entries), false, F_SEAL_SHRINK, PROT_READ,
-         MAP_SHARED | MAP_POPULATE},
+        {"down", llm_down_bytes(w->cq_entries) + llm_top_bytes(w->cq_entries, w->top), false,
+         F_SEAL_SHRINK, PROT_READ, MAP_SHARED | MAP_POPULATE},
         {"pulse", sizeof(struct llm_pulse), false, F_SEAL_SHRINK, PROT_READ,
          MAP_SHARED | MAP_POPULATE},
         {"vocabulary", sizeof(struct llm_vocab), true, F_SEAL_SHRINK | F_SEAL_WRITE, PROT_READ,
@@ -315,7 +326,8 @@ static int check_headers(struct llm_client *c, const struct llm_welcome *w)
     const struct llm_down *down = c->down.at;
     const struct llm_pulse *pulse = c->pulse.at;
     if (ring_client_init(&c->ring, c->up.at, down, pulse, w->sq_entries, w->cq_entries,
-                         w->arena_bytes, w->max_inflight))
+                         w->arena_bytes, w->max_inflight) ||
+        ring_client_top(&c->ring, w->top))
         return refuse(LLM_EPROTO, "the engine's rings do not agree with its welcome, or are of "
                                   "another version");
     if (down->epoch != w->epoch || down->client != w->client || down->generation != w->generation)

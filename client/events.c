@@ -132,7 +132,16 @@ void client_release_head(struct llm_client *c)
         client_wake(&c->ring.up->cq_head);
 }
 
-static const char *completion_fault(const struct inflight *f, const struct llm_cqe *cqe)
+static const char *top_fault(const struct llm_client *c)
+{
+    for (uint32_t i = 0; i < c->ring.n_candidates; i++)
+        if ((uint32_t)c->ring.candidates[i].token >= c->limits.vocab)
+            return "a candidate of the engine's is outside the vocabulary";
+    return NULL;
+}
+
+static const char *completion_fault(const struct llm_client *c, const struct inflight *f,
+                                    const struct llm_cqe *cqe)
 {
     if (!f || !(f->owed >> cqe->choice & 1))
         return "the engine completed a request that is not in flight";
@@ -140,7 +149,7 @@ static const char *completion_fault(const struct inflight *f, const struct llm_c
         return "the engine sent tokens for a cancel";
     if (cqe->type == LLM_CQE_ERROR && cqe->status >= 0)
         return "the engine reported an error without a code";
-    return NULL;
+    return cqe->flags & LLM_CQE_HAS_TOP ? top_fault(c) : NULL;
 }
 
 /* Takes the final off the books. True if the user waits for it. */
@@ -190,7 +199,7 @@ static bool take_recorded(struct llm_client *c, struct inflight *f, struct llm_c
 static bool account(struct llm_client *c, struct llm_cqe *cqe)
 {
     struct inflight *f = inflight_find(&c->inflight, cqe->user_data);
-    c->ring.broken = completion_fault(f, cqe);
+    c->ring.broken = completion_fault(c, f, cqe);
     if (c->ring.broken)
         return false;
     if (f->record)
@@ -216,6 +225,22 @@ static void fill_event(struct llm_event *e, const struct llm_cqe *cqe,
         memcpy(e->logprobs, cqe->logprobs, e->n_tokens * sizeof *e->logprobs);
 }
 
+/* The candidates are copied out: their place in the ring is the engine's again. */
+static void keep_top(struct llm_client *c, const struct llm_cqe *cqe)
+{
+    c->n_top = cqe->flags & LLM_CQE_HAS_TOP ? c->ring.n_candidates : 0;
+    memcpy(c->top, c->ring.candidates, c->n_top * sizeof *c->top);
+}
+
+uint32_t llm_event_top(const struct llm_client *c, uint32_t i, struct llm_candidate *out,
+                       uint32_t max)
+{
+    if (i)
+        return 0;
+    memcpy(out, c->top, (max < c->n_top ? max : c->n_top) * sizeof *out);
+    return c->n_top;
+}
+
 /* The next completion that the user shall see. */
 static bool take(struct llm_client *c, struct llm_event *e)
 {
@@ -226,6 +251,7 @@ static bool take(struct llm_client *c, struct llm_event *e)
             client_release_head(c);
         if (account(c, &cqe)) {
             fill_event(e, &cqe, &result);
+            keep_top(c, &cqe);
             return true;
         }
     }
@@ -269,6 +295,7 @@ static bool poll_resume(struct llm_client *c, struct llm_event *e)
 int llm_poll(struct llm_client *c, struct llm_event *e)
 {
     bool told = client_disarm(c);
+    c->n_top = 0;
     if (take(c, e))
         return 1;
     client_release_head(c);

@@ -4,7 +4,8 @@
  *   instances.c  names the engines that run                error.c    codes and sentences
  *   inflight.c   which finals are owed, by id              seeds.c    random seeds without a call
  *   check.c      what a request must be like               submit.c   requests out
- *   session.c    sessions by name                          choose.c   labels, and their sums
+ *   options.c    its option map                            choose.c   labels, and their sums
+ *   session.c    sessions by name
  *   events.c     events in, sleep, death                   bell.c     waiting in somebody else's loop
  *   resume.c     a new engine in the place of a dead one   record.c   what a request needs for that
  *
@@ -101,6 +102,8 @@ struct llm_client {
     bool armed;     /* cq_wait is BELL */
     struct mapping up, down, pulse, vocabulary;
     struct llm_limits limits;
+    uint32_t n_top; /* candidates of the last event's token */
+    struct llm_candidate top[LLM_TOP_MAX];
     int code;
     char text[512];
 };
@@ -138,10 +141,10 @@ void submit_publish(struct llm_client *c, uint32_t finals);
 /* Sends a CANCEL for what the engine knows by that id, once. 0, -EAGAIN. */
 int submit_cancel(struct llm_client *c, uint64_t target);
 
-/* ---- choose.c: the option map of labels ---- */
+/* ---- options.c: the option map ---- */
 
-uint64_t labels_bytes(const struct llm_label *labels, uint32_t n);
-void labels_write(const struct llm_label *labels, uint32_t n, uint8_t *to);
+uint64_t request_options_bytes(const struct llm_request *r); /* 0: it needs none */
+void request_options_write(const struct llm_request *r, uint8_t *to);
 
 /* ---- bell.c ---- */
 

@@ -89,10 +89,15 @@ struct llm_options {
     const char
         *name; /* who this is, for the operator; at most 63 bytes; NULL: the program's name */
     uint32_t connect_timeout_ms; /* 0: 5000 */
+
+    /* 1.1 */
+    uint32_t reserved;         /* the padding of 1.0: not read */
+    uint32_t max_top_logprobs; /* room for so many candidates of each token (0 .. LLM_TOP_MAX):
+                                * llm_request.top_logprobs up to it may be asked for */
 };
 #define LLM_OPTIONS_INIT                                                                           \
     {                                                                                              \
-        sizeof(struct llm_options), 0, 0, 0, 0, 0, NULL, 0                                         \
+        sizeof(struct llm_options), 0, 0, 0, 0, 0, NULL, 0, 0, 0                                   \
     }
 
 /* Connects to the engine of that instance. LLM_ENOENGINE, LLM_EPROTO, LLM_EBUSY, -EACCES,
@@ -116,6 +121,8 @@ struct llm_limits {
                          * the padding of 1.0: the size is the same.) */
 };
 LLM_API void llm_get_limits(const struct llm_client *c, struct llm_limits *out);
+/* What the engine granted of llm_options.max_top_logprobs; 0 where it speaks 1.0. */
+LLM_API uint32_t llm_max_top_logprobs(const struct llm_client *c);
 LLM_API void llm_set_spin_us(struct llm_client *c, uint32_t spin_us);
 
 LLM_API const char *llm_strerror(int code);
@@ -127,6 +134,22 @@ LLM_API const char *llm_errmsg(const struct llm_client *c);
 struct llm_label {
     const int32_t *tokens;
     uint32_t n_tokens; /* at least 1 */
+};
+
+/* A generation ends where its text contains the stop string: no token that begins there or later is
+ * delivered, and tokens that may turn out to belong to one are delivered only when it is certain that
+ * they do not (or when the generation ends otherwise). Text is what llm_token_bytes says, from the
+ * first generated token on; control tokens have none. llm_result says which one it was (`stop`), and
+ * how many bytes of the last token delivered are cut off (`stop_cut`), if it began inside one. */
+struct llm_stop {
+    const char *text; /* any bytes */
+    uint32_t bytes;   /* 1 .. LLM_STOP_BYTES_MAX */
+};
+
+/* Added to the token's logit, first of all. */
+struct llm_bias {
+    int32_t token;
+    float bias; /* [-100, 100] */
 };
 
 struct llm_request {
@@ -160,12 +183,29 @@ struct llm_request {
                                 * count for max_tokens and are not delivered again */
     uint32_t n_labels;     /* LLM_OP_CHOOSE: 1 .. LLM_CHOICES_MAX */
     const struct llm_label *labels; /* (n_labels) */
+
+    /* 1.1, LLM_OP_GENERATE. Applied in this order: biases, repetition, presence and frequency, then
+     * temperature, top_k, top_p, min_p. For the logit x of a token:
+     *   repetition  where the token stands in prompt or output: x > 0 ? x / repetition
+     *                                                                : x * repetition
+     *   presence, frequency    x - (n > 0 ? presence : 0) - n * frequency, where the token stands n
+     *               times in the output (session history and output_from as above: what lies before
+     *               output_from is prompt) */
+    float repetition;              /* > 0; 1 (or 0): off */
+    float presence, frequency;     /* [-2, 2]; 0: off */
+    uint32_t top_logprobs;         /* candidates with each token, at most llm_max_top_logprobs: see
+                                * llm_event_top. Includes LLM_SQE_LOGPROBS */
+    const struct llm_stop *stops;  /* (n_stops) */
+    const struct llm_bias *biases; /* (n_biases) each token once */
+    uint32_t n_stops;              /* up to LLM_STOPS_MAX */
+    uint32_t n_biases;             /* up to LLM_BIASES_MAX */
 };
 #define LLM_SEED_RANDOM UINT64_MAX
 #define LLM_REQUEST_INIT                                                                           \
     {                                                                                              \
         sizeof(struct llm_request), LLM_OP_GENERATE, NULL, 0, 16, 1, 0, LLM_SEED_RANDOM, 0, 0.0f,  \
-            1.0f, 0.0f, 0, 0, LLM_SESSION_ALL, 0, LLM_PRIORITY_NORMAL, 0, 0, 0, 0, 0, 0, 0, NULL   \
+            1.0f, 0.0f, 0, 0, LLM_SESSION_ALL, 0, LLM_PRIORITY_NORMAL, 0, 0, 0, 0, 0, 0, 0, NULL,  \
+            1.0f, 0.0f, 0.0f, 0, NULL, NULL, 0, 0                                                  \
     }
 
 /* Room for n token ids inside the shared arena, to be written in place: pass the pointer as
@@ -213,6 +253,13 @@ struct llm_event {
 /* Takes the next event without waiting: 1, 0 if there is none, or negative (LLM_EOWNERDEAD,
  * LLM_EEVICTED, LLM_EPROTO). */
 LLM_API int llm_poll(struct llm_client *c, struct llm_event *e);
+
+/* The candidates of token i of the event that the last call of llm_poll or llm_wait returned, the
+ * likeliest first (of equal ones the lower id first). Stores up to `max` of them (out may be NULL with max 0) and
+ * returns how many there are: top_logprobs of the request, or 0 where the event has no token i or
+ * none were asked for. An event of such a request has one token. 1.1 */
+LLM_API uint32_t llm_event_top(const struct llm_client *c, uint32_t i, struct llm_candidate *out,
+                               uint32_t max);
 
 /* Waits for an event: spins for spin_us, then sleeps. timeout_ms < 0: for ever. 1, 0 on timeout, or
  * negative as llm_poll, -EINTR when a signal came. With nothing in flight it returns -ENOENT rather

@@ -1,5 +1,5 @@
-/* record.c - what a request in flight needs to be sent to another engine: its entry, prompt, labels,
- * and the tokens that were delivered. One allocation each, made by llm_submit.
+/* record.c - what a request in flight needs to be sent to another engine: its entry, prompt, option
+ * map, and the tokens that were delivered. One allocation each, made by llm_submit.
  *
  *     | struct record | choices [n] | prompt | tokens of choice 0 | 1 | ... | option map |
  *
@@ -45,8 +45,7 @@ static struct record *lay_out(const struct llm_sqe *e, uint32_t base, uint64_t o
 struct record *record_create(struct llm_client *c, const struct llm_sqe *e,
                              const struct llm_request *request)
 {
-    bool labels = request->op == LLM_OP_CHOOSE;
-    uint64_t options = labels ? labels_bytes(request->labels, request->n_labels) : 0;
+    uint64_t options = request_options_bytes(request);
     struct record *r = lay_out(e, e->output_from ? e->tokens_len - e->output_from : 0, options);
     if (!r) {
         client_fail(c, -ENOMEM, "no memory to keep the request for llm_resume");
@@ -61,8 +60,8 @@ struct record *record_create(struct llm_client *c, const struct llm_sqe *e,
         r->choices[i].n = e->op == LLM_OP_SCORE; /* the first score is of token 1 */
     if (e->tokens_len)
         memcpy(r->prompt, request->tokens, (size_t)e->tokens_len * sizeof *r->prompt);
-    if (labels)
-        labels_write(request->labels, request->n_labels, r->options);
+    if (options)
+        request_options_write(request, r->options);
     records_append(c->resume, r);
     return r;
 }

@@ -479,7 +479,7 @@ static void place_again(struct llm_client *c, struct llm_sqe *e, const struct re
 {
     uint8_t *at = c->ring.arena + c->ring.reserved_at % c->ring.arena_bytes;
     uint32_t prompt = r->entry.tokens_len * (uint32_t)sizeof(int32_t);
-    if (!e->tokens_len)
+    if (!e->tokens_len && !e->options_len)
         return;
     e->tokens_off = c->ring.reserved_at % c->ring.arena_bytes;
     memcpy(at, r->prompt, prompt);

@@ -1,6 +1,6 @@
 /* submit.c - requests out: checked (check.c), then the entry in place.
  *
- *      arena   | tokens (s32)        | option map of a choose |
+ *      arena   | tokens (s32)        | option map |
  *              ^ tokens_off          ^ options_off
  *
  * Nothing is changed before the last check has passed: a request that is refused, or that finds no
@@ -50,8 +50,7 @@ int32_t *llm_reserve(struct llm_client *c, uint32_t n)
 
 uint64_t request_span(const struct llm_request *r)
 {
-    uint64_t options = r->op == LLM_OP_CHOOSE ? labels_bytes(r->labels, r->n_labels) : 0;
-    return (uint64_t)r->n_tokens * sizeof(int32_t) + (options + 3) / 4 * 4;
+    return (uint64_t)r->n_tokens * sizeof(int32_t) + (request_options_bytes(r) + 3) / 4 * 4;
 }
 
 static bool written_in_place(const struct llm_client *c, const struct llm_request *r)
@@ -61,8 +60,8 @@ static bool written_in_place(const struct llm_client *c, const struct llm_reques
            request_span(r) <= c->ring.reserved_bytes;
 }
 
-/* Puts tokens and labels into the arena, unless they were written in place. A prompt that was, but
- * has labels behind it, may have to move. */
+/* Puts tokens and option map into the arena, unless they were written in place. A prompt that was,
+ * but has a map behind it, may have to move. */
 static int place(struct llm_client *c, const struct llm_request *r, struct llm_sqe *e)
 {
     uint64_t span = request_span(r);
@@ -72,13 +71,14 @@ static int place(struct llm_client *c, const struct llm_request *r, struct llm_s
         int32_t *room = ring_reserve(&c->ring, (uint32_t)(span / sizeof(int32_t)));
         if (!room)
             return client_ended(c) ? c->ended : arena_full(c, r->n_tokens);
-        memmove(room, r->tokens, (size_t)r->n_tokens * sizeof *room);
+        if (r->n_tokens)
+            memmove(room, r->tokens, (size_t)r->n_tokens * sizeof *room);
     }
     e->tokens_off = c->ring.reserved_at % c->ring.arena_bytes;
-    if (r->op == LLM_OP_CHOOSE) {
+    e->options_len = (uint32_t)request_options_bytes(r);
+    if (e->options_len) {
         e->options_off = e->tokens_off + r->n_tokens * (uint32_t)sizeof(int32_t);
-        e->options_len = (uint32_t)labels_bytes(r->labels, r->n_labels);
-        labels_write(r->labels, r->n_labels, c->ring.arena + e->options_off);
+        request_options_write(r, c->ring.arena + e->options_off);
     }
     return 0;
 }
@@ -138,6 +138,9 @@ static void fill_sampling(struct llm_client *c, struct llm_sqe *e, const struct 
     e->top_p = r->top_p;
     e->min_p = r->min_p;
     e->top_k = r->top_k;
+    e->repetition = r->repetition != 0 ? r->repetition : 1;
+    e->presence = r->presence;
+    e->frequency = r->frequency;
 }
 
 /* All but the places in the arena. */

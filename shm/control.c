@@ -45,6 +45,7 @@ static const struct field hello_fields[] = {
     FIELD(llm_hello, cq_entries, "cq", FIELD_U32),
     FIELD(llm_hello, arena_bytes, "arena", FIELD_U32),
     FIELD(llm_hello, max_inflight, "inflight", FIELD_U32),
+    FIELD(llm_hello, top, "top", FIELD_U32),
     FIELD(llm_hello, name, "name", FIELD_TEXT),
 };
 static const struct field welcome_fields[] = {
@@ -57,6 +58,7 @@ static const struct field welcome_fields[] = {
     FIELD(llm_welcome, cq_entries, "cq", FIELD_U32),
     FIELD(llm_welcome, arena_bytes, "arena", FIELD_U32),
     FIELD(llm_welcome, max_inflight, "inflight", FIELD_U32),
+    FIELD(llm_welcome, top, "top", FIELD_U32),
     FIELD(llm_welcome, max_len, "max_len", FIELD_U32),
     FIELD(llm_welcome, vocab, "vocab", FIELD_U32),
     FIELD(llm_welcome, numerics_id, "numerics", FIELD_U64),

@@ -2,9 +2,12 @@
  * maps.
  *
  *   client -> engine  HELLO   {"t":"hello", "magic":"llmd", "major", "minor", "sqe":128, "cqe":64,
- *                              "sq", "cq", "arena", "inflight"   wanted sizes, 0: the engine's
- * default "name": <= 64 bytes, who this is} engine -> client  WELCOME {"t":"welcome", "major",
- * "minor", "epoch", "client", "generation", "sq", "cq", "arena", "inflight", "max_len", "vocab",
+ *                              "sq", "cq", "arena", "inflight"   wanted sizes, 0: the
+ *                              engine's default
+ *                              "top"    candidates of each token, 0 .. LLM_TOP_MAX (minor 1)
+ *                              "name": <= 64 bytes, who this is}
+ *   engine -> client  WELCOME {"t":"welcome", "major", "minor", "epoch", "client", "generation",
+ *                              "sq", "cq", "arena", "inflight", "top", "max_len", "vocab",
  *                              "numerics", "model"}  + up, down, pulse, vocabulary, bell
  *                     REJECT  {"t":"reject", "code", "text"}, then the socket closes
  *   The socket stays open; its end is the death or the leaving of a side. After WELCOME the client
@@ -34,12 +37,14 @@ struct llm_hello {
     uint32_t major, minor, sqe_bytes, cqe_bytes;
     uint32_t sq_entries, cq_entries, arena_bytes, max_inflight;
     char name[64];
+    uint32_t top; /* candidates of a token; 0 from minor 0 */
 };
 struct llm_welcome {
     uint32_t major, minor, client, generation;
     uint32_t sq_entries, cq_entries, arena_bytes, max_inflight, max_len, vocab;
     uint64_t epoch, numerics_id;
     char model[128];
+    uint32_t top;
 };
 struct llm_reject {
     int32_t code;

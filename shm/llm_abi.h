@@ -17,7 +17,8 @@
 #endif
 
 #define LLM_ABI_MAJOR 1
-#define LLM_ABI_MINOR 1 /* 1: sessions, CHOOSE, deadlines, priorities, resume, option maps */
+#define LLM_ABI_MINOR                                                                              \
+    1 /* 1: sessions, CHOOSE, deadlines, priorities, resume, option maps, penalties, stop strings */
 
 /* Results of calls and the `status` of completions: 0 or one of these. The common errno values keep
  * their numbers (-EAGAIN, -EINVAL, -ENOMEM, -ETIMEDOUT ...); these are llmd's own. llm_strerror()
@@ -84,11 +85,16 @@ enum llm_cqe_type {
     LLM_CQE_ERROR = 3   /* the final of a request that was refused or failed: `status` < 0 */
 };
 
-enum llm_cqe_flags { LLM_CQE_HAS_LOGPROBS = 1 };
+enum llm_cqe_flags {
+    LLM_CQE_HAS_LOGPROBS = 1,
+    LLM_CQE_HAS_TOP = 2 /* minor 1; GENERATE, with "top_logprobs": one token, and its candidates lie
+                         * in the down segment (segment.h) */
+};
 
 enum llm_finish {
     LLM_FINISH_NONE = 0,
-    LLM_FINISH_STOP = 1,   /* an end-of-generation token (it is the last token delivered) */
+    LLM_FINISH_STOP = 1,   /* an end-of-generation token (it is the last token delivered), or a stop
+                            * string: llm_result.stop */
     LLM_FINISH_LENGTH = 2, /* max_tokens */
     LLM_FINISH_CANCELLED = 3,
     LLM_FINISH_TIMEOUT = 4,
@@ -101,6 +107,10 @@ enum {
     LLM_CQE_TOKENS_MAX = 4,
     LLM_CHOICES_MAX = 64,
     LLM_OPTIONS_MAX = 65536, /* bytes of an option map */
+    LLM_STOPS_MAX = 16,
+    LLM_STOP_BYTES_MAX = 256, /* of one stop string */
+    LLM_BIASES_MAX = 1024,
+    LLM_TOP_MAX = 20,     /* candidates of a token */
     LLM_INSTANCE_MAX = 48 /* bytes of an instance name, [A-Za-z0-9._-], not starting with a dot */
 };
 
@@ -132,9 +142,9 @@ struct llm_sqe {
     float temperature;     /*  72  0: greedy; finite, >= 0 */
     float top_p;           /*  76  (0, 1]; 1: off */
     float min_p;           /*  80  [0, 1]; 0: off */
-    float repetition;      /*  84  must be 1 */
-    float presence;        /*  88  must be 0 */
-    float frequency;       /*  92  must be 0 */
+    float repetition;      /*  84  finite, > 0; 1: off. Minor 0: must be 1 */
+    float presence;        /*  88  [-2, 2]; 0: off. Minor 0: must be 0 */
+    float frequency;       /*  92  [-2, 2]; 0: off. Minor 0: must be 0 */
     uint32_t deadline_us;  /*  96  first token within so long of arrival; 0: none */
     uint32_t timeout_ms;   /* 100  ends with what there is so long after arrival; 0: none */
     uint32_t queue_timeout_ms; /* 104  out of the queue within; 0: none */
@@ -164,6 +174,16 @@ struct llm_cqe {
         logprobs[LLM_CQE_TOKENS_MAX]; /* 48  natural logarithm, under the unmodified distribution */
 };
 
+/* A token that might have been drawn. Log-probabilities, of the drawn token and of candidates, are
+ * those of the model's own distribution: before logit_bias, penalties, temperature and filters.
+ * (vLLM's default, "raw_logprobs"; and what OpenAI's API shows: there neither temperature nor
+ * logit_bias changes the log-probabilities.) So a token that logit_bias forced has a low one, and the
+ * drawn token may be none of its candidates. */
+struct llm_candidate {
+    int32_t token;
+    float logprob; /* natural logarithm */
+};
+
 /* Result record, 64 bytes, beside every DONE and ERROR: down.results[cursor & mask]. Times are
  * CLOCK_MONOTONIC nanoseconds, 0 where the moment did not come. */
 struct llm_result {
@@ -176,7 +196,10 @@ struct llm_result {
     uint32_t output_tokens; /* 44 */
     uint32_t cached_tokens; /* 48  of the prompt, taken from the prefix cache */
     uint32_t preemptions;   /* 52 */
-    uint64_t reserved;      /* 56 */
+    uint16_t stop;          /* 56  which stop string ended it, from 1; 0: none of them */
+    uint16_t reserved;      /* 58 */
+    uint32_t stop_cut;      /* 60  bytes at the end of the delivered tokens' text that do not belong
+                             *     to the answer: the stop string began inside a token */
 };
 
 LLM_STATIC_ASSERT(sizeof(struct llm_sqe) == 128, "submission entry");
@@ -189,7 +212,11 @@ LLM_STATIC_ASSERT(offsetof(struct llm_sqe, tokens_off) == 28 &&
 LLM_STATIC_ASSERT(sizeof(struct llm_cqe) == 64 && offsetof(struct llm_cqe, tokens) == 32 &&
                       offsetof(struct llm_cqe, logprobs) == 48,
                   "completion entry");
-LLM_STATIC_ASSERT(sizeof(struct llm_result) == 64 && offsetof(struct llm_result, numerics_id) == 32,
+LLM_STATIC_ASSERT(sizeof(struct llm_result) == 64 &&
+                      offsetof(struct llm_result, numerics_id) == 32 &&
+                      offsetof(struct llm_result, stop) == 56 &&
+                      offsetof(struct llm_result, stop_cut) == 60,
                   "result record");
+LLM_STATIC_ASSERT(sizeof(struct llm_candidate) == 8, "candidate");
 
 #endif

@@ -36,6 +36,9 @@ struct ring_client {
     uint32_t arena_end[LLM_SQ_ENTRIES_MAX]; /* per entry: arena_head after it */
     uint32_t inflight;                      /* finals owed to us */
     uint32_t reserved_at, reserved_bytes; /* the span of the last ring_reserve, not yet submitted */
+    uint32_t top;                         /* candidates of a token that there is room for */
+    uint32_t n_candidates;                /* of the token that ring_poll handed out last */
+    struct llm_candidate candidates[LLM_TOP_MAX];
     const char *broken; /* NULL, or a sentence: what the engine wrote makes no sense, and nothing
                          * more is taken or submitted */
 };
@@ -45,6 +48,10 @@ struct ring_client {
 int ring_client_init(struct ring_client *r, struct llm_up *up, const struct llm_down *down,
                      const struct llm_pulse *pulse, uint32_t sq_entries, uint32_t cq_entries,
                      uint32_t arena_bytes, uint32_t max_inflight);
+
+/* With room for candidates: the down segment is mapped that much longer (llm_top_bytes). LLM_EPROTO
+ * if the down header does not agree. */
+int ring_client_top(struct ring_client *r, uint32_t top);
 
 /* `tokens` contiguous s32 in the arena, to be written in place, or NULL while there is no room
  * (poll completions, try again; never if tokens * 4 > arena_bytes). A later reserve without a
@@ -64,7 +71,8 @@ bool ring_submit(struct ring_client *r);
 
 /* Copies the next completion and its result record (for DONE and ERROR, else zeros) and takes it;
  * false if there is none or the ring is `broken`. What it hands out has a known type, 1 ..
- * LLM_CQE_TOKENS_MAX tokens in a TOKENS, and a choice below LLM_CHOICES_MAX. The head is published
+ * LLM_CQE_TOKENS_MAX tokens in a TOKENS, and a choice below LLM_CHOICES_MAX. Of one that has
+ * candidates they are in r->candidates, their ids unchecked. The head is published
  * by ring_drained, at the latest when the ring is found empty. */
 bool ring_poll(struct ring_client *r, struct llm_cqe *cqe, struct llm_result *result);
 
@@ -92,12 +100,16 @@ struct ring_engine {
     uint32_t cq_published; /* cq_tail as last published */
     uint32_t cq_head;      /* last value read */
     uint32_t inflight;     /* finals owed to the client */
+    uint32_t top;          /* candidates of a token that there is room for */
 };
 
 /* Fills the down header (cursors zero) and the struct. Sizes were checked by the caller. */
 void ring_engine_init(struct ring_engine *r, const struct llm_up *up, struct llm_down *down,
                       uint32_t sq_entries, uint32_t cq_entries, uint32_t arena_bytes,
                       uint32_t max_inflight, uint32_t client, uint32_t generation, uint64_t epoch);
+
+/* Before the channel is handed out: `down` has llm_top_bytes more. */
+void ring_engine_top(struct ring_engine *r, uint32_t top);
 
 /* Reads sq_tail, then cq_head (both acquire), and judges them. Returns the number of entries to
  * take, or LLM_EPROTO with *why a sentence for the client that must be evicted. */
@@ -129,6 +141,9 @@ uint32_t ring_token_room(struct ring_engine *r);
  * final takes one from inflight. The caller checked the room for tokens; for finals it is always
  * there. */
 void ring_put(struct ring_engine *r, const struct llm_cqe *cqe, const struct llm_result *result);
+
+/* The candidates of the completion that is put next: n of them, at most r->top. */
+void ring_put_top(struct ring_engine *r, const struct llm_candidate *top, uint32_t n);
 
 /* Publishes what was put: release cq_tail. True if anything was new. */
 bool ring_publish(struct ring_engine *r);

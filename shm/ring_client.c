@@ -56,6 +56,14 @@ int ring_client_init(struct ring_client *r, struct llm_up *up, const struct llm_
     return 0;
 }
 
+int ring_client_top(struct ring_client *r, uint32_t top)
+{
+    if (top > LLM_TOP_MAX || r->down->top != top)
+        return LLM_EPROTO;
+    r->top = top;
+    return 0;
+}
+
 /* ---- submissions ---- */
 
 /* Bytes from cursor a on to cursor b. */
@@ -163,9 +171,23 @@ static const char *completion_fault(const struct ring_client *r, const struct ll
         return "a completion of the engine has an unknown type or choice";
     if (cqe->type == LLM_CQE_TOKENS && (cqe->count < 1 || cqe->count > LLM_CQE_TOKENS_MAX))
         return "a completion of the engine counts more tokens than it can hold";
+    if (cqe->flags & LLM_CQE_HAS_TOP && (!r->top || cqe->type != LLM_CQE_TOKENS || cqe->count != 1))
+        return "a completion of the engine has candidates where none can be";
     if (cqe->type != LLM_CQE_TOKENS && !r->inflight)
         return "the engine completed more requests than were submitted";
     return NULL;
+}
+
+/* They end with a token of -1, or where their place does. */
+static void copy_candidates(struct ring_client *r, uint32_t slot)
+{
+    const struct llm_result *results = (const void *)&r->down->entries[r->cq_entries];
+    const struct llm_candidate *top = (const void *)&results[r->cq_entries];
+    memcpy(r->candidates, top + (uint64_t)slot * r->top, r->top * sizeof *top);
+    __asm__ volatile("" ::: "memory"); /* as in copy_completion */
+    r->n_candidates = 0;
+    while (r->n_candidates < r->top && r->candidates[r->n_candidates].token != -1)
+        r->n_candidates++;
 }
 
 static void copy_completion(const struct ring_client *r, struct llm_cqe *cqe,
@@ -196,6 +218,8 @@ bool ring_poll(struct ring_client *r, struct llm_cqe *cqe, struct llm_result *re
     r->broken = completion_fault(r, cqe);
     if (r->broken)
         return false;
+    if (cqe->flags & LLM_CQE_HAS_TOP)
+        copy_candidates(r, r->cq_head & (r->cq_entries - 1));
     r->inflight -= cqe->type != LLM_CQE_TOKENS;
     r->cq_head++;
     return true;

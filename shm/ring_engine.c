@@ -56,6 +56,12 @@ void ring_engine_init(struct ring_engine *r, const struct llm_up *up, struct llm
     r->max_inflight = max_inflight;
 }
 
+void ring_engine_top(struct ring_engine *r, uint32_t top)
+{
+    assert(top <= LLM_TOP_MAX);
+    r->down->top = r->top = top;
+}
+
 /* ---- submissions ---- */
 
 /* sq_tail first: reading cq_head before it would make an honest client look guilty, because the
@@ -178,6 +184,18 @@ void ring_put(struct ring_engine *r, const struct llm_cqe *cqe, const struct llm
         results[slot] = result ? *result : none;
     r->inflight -= final;
     r->cq_tail++;
+}
+
+void ring_put_top(struct ring_engine *r, const struct llm_candidate *top, uint32_t n)
+{
+    static const struct llm_candidate end = {.token = -1};
+    assert(n <= r->top);
+    struct llm_result *results = (void *)&r->down->entries[r->cq_entries];
+    struct llm_candidate *to = (void *)&results[r->cq_entries];
+    to += (uint64_t)(r->cq_tail & (r->cq_entries - 1)) * r->top;
+    memcpy(to, top, n * sizeof *top);
+    if (n < r->top)
+        to[n] = end;
 }
 
 bool ring_publish(struct ring_engine *r)

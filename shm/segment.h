@@ -16,6 +16,8 @@
  *   0x1000  llm_sqe [sq_entries]             0x0100  evicted: code and sentence
  *   then    arena [arena_bytes]              0x1000  llm_cqe [cq_entries]
  *                                            then    llm_result [cq_entries]
+ *                                            then    llm_candidate [cq_entries][top], if granted;
+ *                                                    the likeliest first, then token -1
  *
  * pulse    0x0000 header (immutable)   0x0040 state   0x0080 need_wakeup   0x00C0 heartbeat_ns
  *
@@ -67,6 +69,7 @@ struct llm_down {
     uint32_t sq_entries, cq_entries;
     uint32_t max_inflight; /* M: finals that may be owed; tokens use cq_entries - M */
     uint32_t arena_bytes;
+    uint32_t top;                  /* candidates of a token; 0: no room for any (minor 0: always) */
     uint64_t epoch;                /* of the engine, random */
     alignas(64) order_u32 sq_head; /* entries copied; their arena bytes are free */
     alignas(64) order_u32 cq_tail; /* completions published */
@@ -75,7 +78,7 @@ struct llm_down {
         evicted; /* 0, or 1: the engine reads this channel no more (text before, release) */
     int32_t evict_code;
     char evict_text[LLM_EVICT_TEXT];
-    alignas(4096) struct llm_cqe entries[]; /* then struct llm_result [cq_entries] */
+    alignas(4096) struct llm_cqe entries[]; /* then results, then candidates */
 };
 
 struct llm_pulse {
@@ -94,7 +97,8 @@ _Static_assert(offsetof(struct llm_up, sq_tail) == 0x40 &&
                    offsetof(struct llm_up, cq_wait) == 0xC0 &&
                    offsetof(struct llm_up, entries) == 0x1000,
                "up layout");
-_Static_assert(offsetof(struct llm_down, sq_head) == 0x40 &&
+_Static_assert(offsetof(struct llm_down, top) == 0x24 && offsetof(struct llm_down, epoch) == 0x28 &&
+                   offsetof(struct llm_down, sq_head) == 0x40 &&
                    offsetof(struct llm_down, cq_tail) == 0x80 &&
                    offsetof(struct llm_down, cq_held) == 0xC0 &&
                    offsetof(struct llm_down, evicted) == 0x100 &&
@@ -113,6 +117,11 @@ static inline uint64_t llm_down_bytes(uint32_t cq_entries)
 {
     return LLM_HEADER_BYTES +
            (uint64_t)cq_entries * (sizeof(struct llm_cqe) + sizeof(struct llm_result));
+}
+/* The candidates behind them. */
+static inline uint64_t llm_top_bytes(uint32_t cq_entries, uint32_t top)
+{
+    return (uint64_t)cq_entries * top * sizeof(struct llm_candidate);
 }
 
 #endif

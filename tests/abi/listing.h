@@ -87,6 +87,9 @@ static void list_abi(FILE *out)
     VALUE(LLM_CQE_DONE);
     VALUE(LLM_CQE_ERROR);
     VALUE(LLM_CQE_HAS_LOGPROBS);
+#if LLM_ABI_MINOR >= 1
+    VALUE(LLM_CQE_HAS_TOP);
+#endif
     VALUE(LLM_FINISH_NONE);
     VALUE(LLM_FINISH_STOP);
     VALUE(LLM_FINISH_LENGTH);
@@ -99,6 +102,10 @@ static void list_abi(FILE *out)
     VALUE(LLM_CHOICES_MAX);
 #if LLM_ABI_MINOR >= 1
     VALUE(LLM_OPTIONS_MAX);
+    VALUE(LLM_STOPS_MAX);
+    VALUE(LLM_STOP_BYTES_MAX);
+    VALUE(LLM_BIASES_MAX);
+    VALUE(LLM_TOP_MAX);
 #endif
     VALUE(LLM_INSTANCE_MAX);
     SIZE(llm_sqe);
@@ -159,6 +166,13 @@ static void list_abi(FILE *out)
     FIELD(llm_result, cached_tokens);
     FIELD(llm_result, preemptions);
     FIELD(llm_result, reserved);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_result, stop);
+    FIELD(llm_result, stop_cut);
+    SIZE(llm_candidate);
+    FIELD(llm_candidate, token);
+    FIELD(llm_candidate, logprob);
+#endif
 }
 
 /* shm/segment.h */
@@ -195,6 +209,9 @@ static void list_segments(FILE *out)
     FIELD(llm_down, cq_entries);
     FIELD(llm_down, max_inflight);
     FIELD(llm_down, arena_bytes);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_down, top);
+#endif
     FIELD(llm_down, epoch);
     FIELD(llm_down, sq_head);
     FIELD(llm_down, cq_tail);
@@ -385,7 +402,7 @@ static void list_control(FILE *out)
     VALUE(LLM_MSG_HELLO);
     VALUE(LLM_MSG_WELCOME);
     VALUE(LLM_MSG_REJECT);
-    SIZE(llm_hello);
+    GROWS(llm_hello);
     FIELD(llm_hello, major);
     FIELD(llm_hello, minor);
     FIELD(llm_hello, sqe_bytes);
@@ -395,7 +412,10 @@ static void list_control(FILE *out)
     FIELD(llm_hello, arena_bytes);
     FIELD(llm_hello, max_inflight);
     FIELD(llm_hello, name);
-    SIZE(llm_welcome);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_hello, top);
+#endif
+    GROWS(llm_welcome);
     FIELD(llm_welcome, major);
     FIELD(llm_welcome, minor);
     FIELD(llm_welcome, client);
@@ -409,6 +429,9 @@ static void list_control(FILE *out)
     FIELD(llm_welcome, epoch);
     FIELD(llm_welcome, numerics_id);
     FIELD(llm_welcome, model);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_welcome, top);
+#endif
     SIZE(llm_reject);
     FIELD(llm_reject, code);
     FIELD(llm_reject, text);
@@ -450,6 +473,9 @@ static void list_client(FILE *out)
     FIELD(llm_options, spin_us);
     FIELD(llm_options, name);
     FIELD(llm_options, connect_timeout_ms);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_options, max_top_logprobs);
+#endif
     SIZE(llm_limits);
     FIELD(llm_limits, vocab);
     FIELD(llm_limits, max_model_len);
@@ -465,6 +491,12 @@ static void list_client(FILE *out)
     SIZE(llm_label);
     FIELD(llm_label, tokens);
     FIELD(llm_label, n_tokens);
+    SIZE(llm_stop);
+    FIELD(llm_stop, text);
+    FIELD(llm_stop, bytes);
+    SIZE(llm_bias);
+    FIELD(llm_bias, token);
+    FIELD(llm_bias, bias);
 #endif
     GROWS(llm_request);
     FIELD(llm_request, size);
@@ -493,6 +525,14 @@ static void list_client(FILE *out)
     FIELD(llm_request, output_from);
     FIELD(llm_request, n_labels);
     FIELD(llm_request, labels);
+    FIELD(llm_request, repetition);
+    FIELD(llm_request, presence);
+    FIELD(llm_request, frequency);
+    FIELD(llm_request, top_logprobs);
+    FIELD(llm_request, stops);
+    FIELD(llm_request, biases);
+    FIELD(llm_request, n_stops);
+    FIELD(llm_request, n_biases);
 #endif
     SIZE(llm_event);
     FIELD(llm_event, id);

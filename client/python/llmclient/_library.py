@@ -58,6 +58,8 @@ class Options(c.Structure):
         ("spin_us", c.c_uint32),
         ("name", c.c_char_p),
         ("connect_timeout_ms", c.c_uint32),
+        ("reserved", c.c_uint32),
+        ("max_top_logprobs", c.c_uint32),
     ]
 
 
@@ -82,6 +84,18 @@ class Label(c.Structure):
     """struct llm_label"""
 
     _fields_ = [("tokens", c.POINTER(c.c_int32)), ("n_tokens", c.c_uint32)]
+
+
+class Stop(c.Structure):
+    """struct llm_stop"""
+
+    _fields_ = [("text", c.c_char_p), ("bytes", c.c_uint32)]
+
+
+class Bias(c.Structure):
+    """struct llm_bias"""
+
+    _fields_ = [("token", c.c_int32), ("bias", c.c_float)]
 
 
 class Request(c.Structure):
@@ -114,6 +128,14 @@ class Request(c.Structure):
         ("output_from", c.c_uint32),
         ("n_labels", c.c_uint32),
         ("labels", c.POINTER(Label)),
+        ("repetition", c.c_float),
+        ("presence", c.c_float),
+        ("frequency", c.c_float),
+        ("top_logprobs", c.c_uint32),
+        ("stops", c.POINTER(Stop)),
+        ("biases", c.POINTER(Bias)),
+        ("n_stops", c.c_uint32),
+        ("n_biases", c.c_uint32),
     ]
 
 
@@ -133,7 +155,9 @@ class Result(c.Structure):
         ("output_tokens", c.c_uint32),
         ("cached_tokens", c.c_uint32),
         ("preemptions", c.c_uint32),
-        ("reserved", c.c_uint64),
+        ("stop", c.c_uint16),
+        ("reserved", c.c_uint16),
+        ("stop_cut", c.c_uint32),
     ]
 
 
@@ -158,6 +182,8 @@ STRUCTS = {
     "llm_options": Options,
     "llm_limits": Limits,
     "llm_label": Label,
+    "llm_stop": Stop,
+    "llm_bias": Bias,
     "llm_request": Request,
     "llm_result": Result,
     "llm_event": Event,
