@@ -29,12 +29,22 @@ struct choose {
     struct llm_label labels[LLM_CHOICES_MAX];
 };
 
-enum { O_TOKENS = 256, O_TOKENS_FILE, O_PROMPT_FILE, O_LABEL, O_LABEL_TOKENS, O_NO_CACHE, O_JSON };
+enum {
+    O_TOKENS = 256,
+    O_TOKENS_FILE,
+    O_PROMPT_FILE,
+    O_PROMPT,
+    O_LABEL,
+    O_LABEL_TOKENS,
+    O_NO_CACHE,
+    O_JSON
+};
 
 static const struct option options[] = {
     {"tokens", required_argument, NULL, O_TOKENS},
     {"tokens-file", required_argument, NULL, O_TOKENS_FILE},
     {"prompt-file", required_argument, NULL, O_PROMPT_FILE},
+    {"prompt", required_argument, NULL, O_PROMPT},
     {"label", required_argument, NULL, O_LABEL},
     {"label-tokens", required_argument, NULL, O_LABEL_TOKENS},
     {"timeout-ms", required_argument, NULL, CTL_TIMEOUT},
@@ -84,6 +94,9 @@ static int take_option(int c, struct choose_options *o)
     case O_TOKENS_FILE:
         o->prompt.tokens_file = optarg;
         return 0;
+    case O_PROMPT:
+        o->prompt.text = optarg;
+        return 0;
     case O_PROMPT_FILE:
         o->prompt.prompt_file = optarg;
         return 0;
@@ -114,7 +127,7 @@ static int parse(int argc, char **argv, struct choose_options *o)
         if ((rc = take_option(c, o)))
             return rc;
     }
-    if (optind < argc)
+    if (optind < argc && !o->prompt.text)
         o->prompt.text = argv[optind++];
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\" (quote a text of several words)", argv[optind]);

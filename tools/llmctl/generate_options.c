@@ -10,6 +10,7 @@ enum {
     O_TOKENS = 256,
     O_TOKENS_FILE,
     O_PROMPT_FILE,
+    O_PROMPT,
     O_JSONL,
     O_CHOICES,
     O_IGNORE_EOS,
@@ -26,6 +27,7 @@ enum {
 static const struct option options[] = {{"tokens", required_argument, NULL, O_TOKENS},
                                         {"tokens-file", required_argument, NULL, O_TOKENS_FILE},
                                         {"prompt-file", required_argument, NULL, O_PROMPT_FILE},
+                                        {"prompt", required_argument, NULL, O_PROMPT},
                                         {"jsonl", required_argument, NULL, O_JSONL},
                                         {"choices", required_argument, NULL, O_CHOICES},
                                         {"ignore-eos", no_argument, NULL, O_IGNORE_EOS},
@@ -133,6 +135,9 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         case O_PROMPT_FILE:
             o->prompt.prompt_file = optarg;
             break;
+        case O_PROMPT:
+            o->prompt.text = optarg;
+            break;
         case O_JSONL:
             o->jsonl = optarg;
             break;
@@ -178,7 +183,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         if (rc)
             return rc;
     }
-    if (optind < argc)
+    if (optind < argc && !o->prompt.text)
         o->prompt.text = argv[optind++];
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\" (quote a text of several words)", argv[optind]);

@@ -41,6 +41,7 @@ enum {
     O_TOKENS = 256,
     O_TOKENS_FILE,
     O_PROMPT_FILE,
+    O_PROMPT,
     O_KEEP,
     O_INTERRUPT,
     O_PIN,
@@ -51,6 +52,7 @@ enum {
 static const struct option options[] = {{"tokens", required_argument, NULL, O_TOKENS},
                                         {"tokens-file", required_argument, NULL, O_TOKENS_FILE},
                                         {"prompt-file", required_argument, NULL, O_PROMPT_FILE},
+                                        {"prompt", required_argument, NULL, O_PROMPT},
                                         {"keep", required_argument, NULL, O_KEEP},
                                         {"interrupt", no_argument, NULL, O_INTERRUPT},
                                         {"pin", no_argument, NULL, O_PIN},
@@ -101,6 +103,9 @@ static int take_option(int c, struct session_options *o)
     case O_TOKENS_FILE:
         o->prompt.tokens_file = optarg;
         return 0;
+    case O_PROMPT:
+        o->prompt.text = optarg;
+        return 0;
     case O_PROMPT_FILE:
         o->prompt.prompt_file = optarg;
         return 0;
@@ -133,7 +138,7 @@ static int take_words(const struct verb *v, int n, char **words, struct session_
         o->to = words[at++];
     if (v->keeps && !o->keep_given && at < n)
         rc = set_keep(words[at++], o);
-    if (v->tokens && at < n)
+    if (v->tokens && at < n && !o->prompt.text)
         o->prompt.text = words[at++];
     if (!rc && at < n)
         return ctl_usage("unexpected \"%.40s\" (quote a text of several words)", words[at]);

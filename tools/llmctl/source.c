@@ -143,7 +143,7 @@ int ctl_tokens_from_prompt(struct llm_tokenizer *t, const char *text, size_t byt
 /* ---- one source of several ---- */
 
 const char prompt_source_help[] =
-    "  TEXT                  text, tokenized with the engine's vocabulary\n"
+    "  TEXT, --prompt TEXT   text, tokenized with the engine's vocabulary\n"
     "  --prompt-file FILE    the exact bytes of a file (- is standard input)\n"
     "  --tokens 1,2,3        token ids, used exactly\n"
     "  --tokens-file FILE    a JSON array of ids, or raw little-endian int32 (.bin)\n";
