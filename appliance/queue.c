@@ -59,6 +59,7 @@ void queue_add(struct queue *q, struct sequence *s)
     insert_by_urgency(&s->owner->waiting[s->class], s);
     if (list_empty(&s->owner->hungry))
         list_insert_before(&q->hungry, &s->owner->hungry);
+    q->changes++;
     q->n++;
     q->tokens += sequence_inputs(s) - s->n_computed;
 }
@@ -78,6 +79,7 @@ void queue_remove(struct queue *q, struct sequence *s)
     list_remove(&s->turn);
     if (!has_waiting(s->owner))
         list_remove(&s->owner->hungry);
+    q->changes++;
     q->n--;
     q->tokens -= sequence_inputs(s) - s->n_computed;
 }
@@ -171,7 +173,7 @@ struct sequence *queue_next(const struct queue *q,
     struct queue_least least = queue_least_served(q);
     LIST_EACH (at, &q->hungry) {
         const struct sequence_owner *o = LIST_OF(at, struct sequence_owner, hungry);
-        for (int i = 0; i < SEQUENCE_CLASSES; i++) {
+        for (int i = 0; i < SEQUENCE_CLASSES && (!best || i <= best->class); i++) {
             if (list_empty(&o->waiting[i]))
                 continue;
             struct sequence *s = LIST_OF(o->waiting[i].next, struct sequence, turn);

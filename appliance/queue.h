@@ -35,6 +35,7 @@ struct queue {
     uint32_t n;      /* sequences */
     uint64_t tokens; /* inputs not computed of what waits */
     uint32_t picks;
+    uint32_t changes; /* so often something came or went */
 };
 
 /* Of the owners that wait in a class; UINT64_MAX where there is none. */

@@ -61,17 +61,19 @@ struct schedule {
 
     /* the step */
     uint64_t now_ns;
-    uint32_t budget;                   /* rows left */
-    uint64_t promise_ns;               /* the step may take so long; UINT64_MAX: any time */
-    uint64_t brief_ns;                 /* the same for prompts of owners that run much more than */
-    uint32_t brief_running;            /* this: the step brings the first token of another one */
-    struct cost_shape shape;           /* as planned, then as emitted */
-    struct gpu_step step;              /* points to the arrays below */
-    int32_t *tokens;                   /* (max_num_batched_tokens) */
-    struct gpu_seq *seqs;              /* (max_num_seqs) */
-    struct gpu_output *outputs;        /* (max_num_batched_tokens) */
-    struct gpu_result *results;        /* (max_num_batched_tokens) */
-    struct sequence **output_of;       /* (max_num_batched_tokens) */
+    uint32_t budget;             /* rows left */
+    uint64_t promise_ns;         /* the step may take so long; UINT64_MAX: any time */
+    uint64_t brief_ns;           /* the same for prompts of owners that run much more than */
+    uint32_t brief_running;      /* this: the step brings the first token of another one */
+    struct cost_shape shape;     /* as planned, then as emitted */
+    struct gpu_step step;        /* points to the arrays below */
+    int32_t *tokens;             /* (max_num_batched_tokens) */
+    struct gpu_seq *seqs;        /* (max_num_seqs) */
+    struct gpu_output *outputs;  /* (max_num_batched_tokens) */
+    struct gpu_result *results;  /* (max_num_batched_tokens) */
+    struct sequence **output_of; /* (max_num_batched_tokens) */
+    struct sequence *next;       /* of the queue, as long as it has not changed since */
+    uint32_t next_changes;
     struct sequence **turns;           /* (max_num_seqs) scratch: in the order of their turn */
     uint32_t *before_dst, *before_src; /* (max_num_seqs) blocks to copy before the step */
     uint32_t n_before;

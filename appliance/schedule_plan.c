@@ -199,16 +199,15 @@ static void move_oldest_first(struct schedule *c, uint32_t n)
 }
 
 /* Running prompts into c->turns, the most urgent first. */
-static uint32_t sort_prefills(struct schedule *c)
+static uint32_t sort_prefills(struct schedule *c, const struct queue_least *least)
 {
-    struct queue_least least = queue_least_served(&c->queue);
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_running; i++) {
         struct sequence *s = c->running[i];
         if (s->state != SEQUENCE_PREFILL || s->fork)
             continue;
         uint32_t at = n++;
-        for (; at && queue_before(&c->queue, s, c->turns[at - 1], &least); at--)
+        for (; at && queue_before(&c->queue, s, c->turns[at - 1], least); at--)
             c->turns[at] = c->turns[at - 1];
         c->turns[at] = s;
     }
@@ -244,8 +243,11 @@ static bool make_room(struct schedule *c, struct sequence *s)
  * blocks for ever. */
 static struct sequence *next_waiting(struct schedule *c)
 {
-    struct sequence *s = queue_next(&c->queue, quota_allows, c);
-    return s && rows_allowed(c, s) ? s : NULL;
+    bool same = c->next_changes == c->queue.changes && !c->config->quota.kv_blocks;
+    if (!same)
+        c->next = queue_next(&c->queue, quota_allows, c);
+    c->next_changes = c->queue.changes;
+    return c->next && rows_allowed(c, c->next) ? c->next : NULL;
 }
 
 /* True if the running r goes before the waiting w. */
@@ -268,8 +270,9 @@ static void admit(struct schedule *c, struct sequence *w)
 static void plan_prompts(struct schedule *c)
 {
     struct queue_least least = queue_least_served(&c->queue);
-    uint32_t n = sort_prefills(c), i = 0;
-    bool closed = false; /* nobody is admitted any more */
+    uint32_t n = sort_prefills(c, &least), i = 0;
+    bool closed = false;                    /* nobody is admitted any more */
+    c->next_changes = c->queue.changes - 1; /* owners were served since the last step */
     if (n && oldest_first(c)) {
         move_oldest_first(c, n);
         plan_chunk(c, c->turns[i++], UINT32_MAX);
