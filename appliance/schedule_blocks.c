@@ -258,20 +258,41 @@ void schedule_adopt_cached(struct schedule *c, struct sequence *s)
     schedule_keep_quota(c, s->domain);
 }
 
-/* Walks on from what it has, without taking anything. */
-uint32_t schedule_cached(const struct schedule *c, const struct sequence *s)
+/* Walks on from what it has, without taking anything, at most `most` blocks far. Returns the tokens
+ * that it would have then; *held: how many of the blocks somebody holds. */
+static uint32_t walk_cached(const struct schedule *c, const struct sequence *s, uint32_t most,
+                            uint32_t *held)
 {
     uint32_t reusable = sequence_reusable(s), n = s->n_computed;
+    *held = 0;
     if (!may_cache(c, s) || n != s->n_hashed * GPU_KV_BLOCK)
         return n;
     struct kv_hash hash =
         n ? s->hashes[s->n_hashed - 1] : kv_pool_root(&c->pool, s->domain->id, 0, 0);
-    for (; n + GPU_KV_BLOCK <= reusable; n += GPU_KV_BLOCK) {
+    for (; most && n + GPU_KV_BLOCK <= reusable; n += GPU_KV_BLOCK, most--) {
         hash = kv_pool_chain(&c->pool, hash, s->tokens + n);
-        if (kv_pool_find(&c->pool, hash) == KV_NO_BLOCK)
+        uint32_t block = kv_pool_find(&c->pool, hash);
+        if (block == KV_NO_BLOCK)
             break;
+        *held += kv_pool_refs(&c->pool, block) > 0;
     }
     return n;
+}
+
+uint32_t schedule_cached(const struct schedule *c, const struct sequence *s)
+{
+    uint32_t held;
+    return walk_cached(c, s, UINT32_MAX, &held);
+}
+
+/* Further ones are taken for missing: this is asked in every step while s is next and finds no room.
+ */
+uint32_t schedule_blocks_shared(const struct schedule *c, const struct sequence *s)
+{
+    enum { FAR = 256 };
+    uint32_t held;
+    walk_cached(c, s, FAR, &held);
+    return held;
 }
 
 void schedule_publish(struct schedule *c, struct sequence *s)

@@ -42,6 +42,8 @@ void schedule_keep_lease(struct schedule *c, struct sequence *s);
 void schedule_end_lease(struct sequence *s);
 /* What the prefix cache has of the rest of its history. */
 void schedule_adopt_cached(struct schedule *c, struct sequence *s);
+/* Blocks of the cache that it would share with others: it needs no free ones for them. */
+uint32_t schedule_blocks_shared(const struct schedule *c, const struct sequence *s);
 /* Tokens that it would not compute if it were admitted now. */
 uint32_t schedule_cached(const struct schedule *c, const struct sequence *s);
 /* What is full and accepted becomes findable. */

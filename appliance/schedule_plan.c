@@ -219,15 +219,26 @@ static bool quota_allows(void *context, const struct sequence *s)
     return schedule_quota_allows(context, s);
 }
 
+/* Leases may be dropped for it, and with them what it would have shared: then it looks again. */
+static bool blocks_are_there(struct schedule *c, const struct sequence *s)
+{
+    uint32_t wanted = schedule_blocks_wanted(s), shared, has;
+    do {
+        shared = schedule_blocks_shared(c, s);
+        has = s->n_blocks + shared;
+        if (!schedule_blocks_allow(c, wanted > has ? wanted - has : 0))
+            return false;
+    } while (shared && schedule_blocks_shared(c, s) != shared);
+    return true;
+}
+
 /* A place and blocks for a waiting sequence, at the cost of what is less urgent. What it has of its
  * own is not taken for it. */
 static bool make_room(struct schedule *c, struct sequence *s)
 {
-    uint32_t wanted = schedule_blocks_wanted(s);
-    wanted -= s->n_blocks < wanted ? s->n_blocks : wanted;
     schedule_end_lease(s);
     for (;;) {
-        bool allowed = schedule_blocks_allow(c, wanted) || !c->n_running;
+        bool allowed = !c->n_running || blocks_are_there(c, s);
         if (allowed && c->n_running < c->config->max_num_seqs)
             return true;
         struct sequence *v = schedule_victim(c, s);
