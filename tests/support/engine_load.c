@@ -80,6 +80,8 @@ static void random_tokens(struct load *k, int32_t *tokens, uint32_t n)
         shared = n;
     rig_prompt(&k->r, 1 + k->n, tokens, n);
     rig_prompt(&k->r, 1000 + load_below(k, FAMILIES), tokens, shared);
+    if (once_in(k, 4)) /* the same blocks behind another beginning */
+        rig_prompt(&k->r, 1000 + load_below(k, FAMILIES), tokens, n < 16 ? n : 16);
 }
 
 static uint32_t random_length(struct load *k)

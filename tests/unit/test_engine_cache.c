@@ -183,6 +183,38 @@ static void what_still_runs_is_found(void **state)
     rig_close(&r);
 }
 
+/* Shared blocks are there once: they do not keep others from being admitted. */
+static void who_shares_a_prefix_runs_beside_it(void **state)
+{
+    (void)state;
+    struct rig r;
+    int32_t tokens[RIG_TOKENS];
+    rig_init(&r);
+    r.config.max_model_len = 800;
+    r.config.n_blocks = 70;
+    r.config.prefix_cache = true;
+    rig_open(&r);
+    struct llm_sqe q[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        q[i] = rig_generate(i + 1, 610, 30);
+        q[i].flags = LLM_SQE_IGNORE_EOS;
+        rig_prompt(&r, 100 + i, tokens, 610);
+        rig_prompt(&r, 7, tokens, 600);
+        assert_true(rig_submit(&r, 0, &q[i], tokens));
+        for (uint32_t k = 0; !i && k < 10; k++)
+            rig_step(&r);
+    }
+    rig_step(&r);
+    rig_step(&r);
+    rig_audit(&r);
+    assert_int_equal(engine_running(r.engine), 8); /* 39 blocks, and 7 times 3 more */
+    rig_run(&r);
+    for (uint32_t i = 0; i < 8; i++)
+        rig_expect_whole(&r, 0, &q[i]);
+    assert_int_equal(rig_figure(&r.board->preemptions), 0);
+    rig_close(&r);
+}
+
 static void the_least_recently_used_goes_first(void **state)
 {
     (void)state;
@@ -280,6 +312,7 @@ int main(void)
         cmocka_unit_test(without_the_cache_nothing_is_found),
         cmocka_unit_test(a_score_computes_every_row),
         cmocka_unit_test(what_still_runs_is_found),
+        cmocka_unit_test(who_shares_a_prefix_runs_beside_it),
         cmocka_unit_test(the_least_recently_used_goes_first),
         cmocka_unit_test(beginnings_live_longest),
         cmocka_unit_test(a_failed_step_leaves_nothing),

@@ -16,6 +16,7 @@ enum { ENTRIES = 60, SEEDS = 30, SEEDS_SANITIZED = 5, SEEDS_EXHAUSTIVE = 1000 };
 static struct load loaded;
 static struct rig alone;
 static struct tiny_model model;
+static uint32_t compared; /* streams, in all */
 
 static void open_backend(struct gpu_rig *g, struct rig *r, uint32_t threads, uint32_t seed)
 {
@@ -71,7 +72,6 @@ static void run_alone(uint32_t seed)
     rig_init(&alone);
     alone.config.n_blocks = 40;
     open_backend(&backend, &alone, 1, seed);
-    uint32_t compared = 0;
     for (uint32_t i = 0; i < loaded.r.n_streams; i++) {
         const struct rig_stream *s = &loaded.r.streams[i];
         if (!brought_something(s))
@@ -82,7 +82,6 @@ static void run_alone(uint32_t seed)
         expect_same(s, rig_stream(&alone, 0, i + 1, q.first_choice));
         compared++;
     }
-    assert_true(compared > ENTRIES / 6);
     rig_close(&alone);
     gpu_rig_close(&backend);
 }
@@ -115,6 +114,7 @@ static void random_seeds(void **state)
     for (seed_now = first; seed_now < first + n; seed_now++)
         one_seed(seed_now);
     seed_now = 0;
+    assert_true(one || compared > n * ENTRIES / 4);
     tiny_free(&model);
 }
 
