@@ -129,15 +129,35 @@ struct gpu_seq {
     uint32_t rope_len; /* declared length, for RoPE that depends on it; ignored by llama */
 };
 
-/* How a token is drawn. The order: temperature (0 = greedy: the highest logit, ties to the lowest
- * id), then top_k (0 = off), top_p (1 = off), min_p (0 = off), each on the renormalized rest. The
- * draw takes one uniform number from a counter generator keyed by (seed, position, choice):
- * gpu/cpu/rng.h. */
+/* Added to the token's logit. */
+struct gpu_bias {
+    int32_t token;
+    float bias; /* finite */
+};
+
+/* How a token is drawn. The order: biases, repetition, presence and frequency (0 = off, each;
+ * repetition 1 as well), temperature (0 = greedy: the highest logit, ties to the lowest id), then
+ * top_k (0 = off), top_p (1 = off), min_p (0 = off), each on the renormalized rest. The draw takes
+ * one uniform number from a counter generator keyed by (seed, position, choice): gpu/cpu/rng.h.
+ *
+ * Penalties of a token that stands in the history (struct gpu_output), n times of that in the
+ * output:
+ *     x = x > 0 ? x / repetition : x * repetition
+ *     x = x - n * frequency - (n > 0 ? presence : 0) */
 struct gpu_sampling {
     float temperature, top_p, min_p;
     uint32_t top_k;
     uint64_t seed;
     uint32_t choice;
+    float repetition, presence, frequency;
+    const struct gpu_bias *biases; /* (n_biases) each token once */
+    uint32_t n_biases;
+};
+
+/* One of the likeliest tokens, under the unmodified distribution. */
+struct gpu_candidate {
+    int32_t token;
+    float logprob;
 };
 
 /* One wanted result: of `row`, the next token and its log-probability under the unmodified
@@ -147,12 +167,17 @@ struct gpu_output {
     int32_t target;    /* >= 0: do not sample, report this token (scoring) */
     uint32_t position; /* of the token that is drawn, for the generator */
     struct gpu_sampling sampling;
+    const int32_t *history; /* (n_history) for the penalties: prompt, then output; NULL: none */
+    uint32_t n_prompt, n_history;
+    struct gpu_candidate *top; /* (n_top) the likeliest first, ties to the lower id; NULL: none */
+    uint32_t n_top;            /* at most GPU_TOP_LOGPROBS_MAX */
     float *logits; /* or NULL; else (vocab) f32, the row's logits are copied here (tests) */
 };
 
 struct gpu_result {
     int32_t token;
     float logprob;
+    uint32_t n_top; /* candidates written: fewer than asked for where not so many have a logit */
 };
 
 struct gpu_step {

@@ -12,6 +12,9 @@
  * prefix is found by cutting the range of their logits into parts, and the part where the prefix
  * ends again: at most four times, each linear in what is left.
  *
+ * Biases and penalties (penalty.c) make a second row of logits, which is drawn from; a row without
+ * them is drawn from as it is. Log-probabilities and candidates are of the first row always.
+ *
  * The draw: tokens that are left, in the order of their ids; the first at which the running sum of
  * weights exceeds u times the total, u from rng.h. Sums over the whole vocabulary run in slices
  * merged in order (f32 in a slice, double over slices); sums over candidates run in double, by id
@@ -43,6 +46,7 @@ struct work {
     float *lane;      /* (slices, SAMPLE_LANES) the highest logit of each lane */
     float *slice_sum; /* (slices) weights */
     struct candidates c;
+    float *changed; /* (vocab) room for the row after penalties; behind it penalty.c's scratch */
 };
 
 /* What is left after the filters: the candidates, or every token. */
@@ -68,7 +72,8 @@ static size_t candidates_of(uint32_t vocab)
 size_t sample_scratch_bytes(uint32_t vocab)
 {
     size_t floats = (size_t)slices_of(vocab) * (SAMPLE_LANES + 1);
-    return (floats + 4 * candidates_of(vocab)) * sizeof(float);
+    return (floats + 4 * candidates_of(vocab) + vocab) * sizeof(float) +
+           penalty_scratch_bytes(vocab);
 }
 
 static void start_work(struct work *w, const struct sample_pass *pass, const float *logits,
@@ -83,6 +88,7 @@ static void start_work(struct work *w, const struct sample_pass *pass, const flo
     w->c.id = (uint32_t *)(w->c.weight + candidates);
     w->c.key = w->c.id + candidates;
     w->c.list = w->c.key + candidates;
+    w->changed = (float *)(w->c.list + candidates);
 }
 
 static const float *slice(const struct work *w, uint32_t s)
@@ -99,9 +105,7 @@ static uint32_t slice_length(const struct work *w, uint32_t s)
 /* As sample_pass.h has it; -0 becomes +0. */
 static float clean(float x)
 {
-    if (x != x)
-        return -INFINITY;
-    return (x < FLT_MAX ? x : FLT_MAX) + 0.0f;
+    return sample_clean(x) + 0.0f;
 }
 
 static uint32_t key_of(float x)
@@ -143,6 +147,19 @@ static bool measure(struct work *w)
     w->top = top;
     w->log_sum = math_log(sum);
     return top != -INFINITY;
+}
+
+/* Fills lane and top of another row, of which no log-probabilities are wanted. False if every logit
+ * is -infinity. */
+static bool find_top(struct work *w)
+{
+    w->top = -INFINITY;
+    for (uint32_t s = 0; s < w->slices; s++) {
+        w->pass->highest(slice(w, s), slice_length(w, s), w->lane + (size_t)s * SAMPLE_LANES);
+        float top = highest_of_lanes(w, s);
+        w->top = top > w->top ? top : w->top;
+    }
+    return w->top != -INFINITY;
 }
 
 static float logprob(const struct work *w, uint32_t token)
@@ -439,25 +456,79 @@ static uint32_t draw(struct work *w, struct rest rest, double u)
     return w->c.id[walk(w->c.weight, w->c.n, u * rest.total)];
 }
 
+/* ---- the likeliest tokens ---- */
+
+/* Order of tokens as one number: the first has the highest. */
+static uint64_t rank_of(const struct candidates *c, uint32_t i)
+{
+    return (uint64_t)c->key[i] << 32 | (UINT32_MAX - c->id[i]);
+}
+
+/* The first n of the order into `top`; how many there are. */
+static uint32_t likeliest(struct work *w, uint32_t n, struct gpu_candidate *top)
+{
+    uint64_t rank[GPU_TOP_LOGPROBS_MAX];
+    struct candidates *c = &w->c;
+    uint32_t found = 0;
+    assert(n <= GPU_TOP_LOGPROBS_MAX);
+    if (!n)
+        return 0;
+    n = n < w->vocab ? n : w->vocab;
+    collect(w, bound_of_count(w, n));
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint64_t r = rank_of(c, i);
+        if (found == n && r < rank[n - 1])
+            continue;
+        uint32_t at = found < n ? found++ : n - 1;
+        for (; at && rank[at - 1] < r; at--)
+            rank[at] = rank[at - 1];
+        rank[at] = r;
+    }
+    for (uint32_t i = 0; i < found; i++) {
+        uint32_t token = UINT32_MAX - (uint32_t)rank[i];
+        top[i] = (struct gpu_candidate){(int32_t)token, logprob(w, token)};
+    }
+    return found;
+}
+
 /* ---- entry points ---- */
+
+/* From here on w is of the row that is drawn from. False if nothing is left of it. */
+static bool change(struct work *w, const struct gpu_output *out)
+{
+    if (!penalty_needed(out))
+        return w->top != -INFINITY;
+    penalty_apply(out, w->logits, w->vocab, w->changed, w->changed + w->vocab);
+    w->logits = w->changed;
+    return find_top(w);
+}
+
+static uint32_t draw_token(struct work *w, const struct gpu_output *out)
+{
+    const struct gpu_sampling *s = &out->sampling;
+    if (!change(w, out))
+        return 0;
+    if (!(s->temperature > 0.0f))
+        return greedy(w);
+    return draw(w, filter(w, s), rng_uniform(s->seed, out->position, s->choice));
+}
 
 struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,
                              const struct gpu_output *out, void *scratch)
 {
-    const struct gpu_sampling *s = &out->sampling;
-    struct work w;
-    uint32_t token;
+    struct work w, drawn;
+    struct gpu_result r = {.token = out->target >= 0 ? out->target : 0, .logprob = -INFINITY};
     assert(out->target < 0 || (uint32_t)out->target < vocab);
     start_work(&w, pass, logits, vocab, scratch);
     if (!measure(&w))
-        return (struct gpu_result){out->target >= 0 ? out->target : 0, -INFINITY};
-    if (out->target >= 0)
-        token = (uint32_t)out->target;
-    else if (!(s->temperature > 0.0f))
-        token = greedy(&w);
-    else
-        token = draw(&w, filter(&w, s), rng_uniform(s->seed, out->position, s->choice));
-    return (struct gpu_result){(int32_t)token, logprob(&w, token)};
+        return r;
+    if (out->top)
+        r.n_top = likeliest(&w, out->n_top, out->top);
+    drawn = w;
+    if (out->target < 0)
+        r.token = (int32_t)draw_token(&drawn, out);
+    r.logprob = logprob(&w, (uint32_t)r.token);
+    return r;
 }
 
 static void spread(struct work *w, struct rest rest, float *probs)
@@ -472,13 +543,14 @@ static void spread(struct work *w, struct rest rest, float *probs)
     }
 }
 
-void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_sampling *s,
+void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_output *out,
                          float *probs, void *scratch)
 {
+    const struct gpu_sampling *s = &out->sampling;
     struct work w;
     start_work(&w, &sample_pass_plain, logits, vocab, scratch);
     memset(probs, 0, vocab * sizeof *probs);
-    if (!measure(&w))
+    if (!measure(&w) || !change(&w, out))
         probs[0] = 1.0f;
     else if (!(s->temperature > 0.0f))
         probs[greedy(&w)] = 1.0f;

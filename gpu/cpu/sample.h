@@ -2,8 +2,8 @@
  *
  * Sums over the vocabulary run in fixed slices of SAMPLE_SLICE logits merged in order (pure logits,
  * rule 7), so the result is a pure function of (logits, output). Definition of the draw: gpu.h,
- * struct gpu_sampling; temperature first, then top_k, top_p, min_p, as the project's `sampling`
- * reference data has them (tests/golden/sampling/meta.json). Never fails: NaN logits count as
+ * struct gpu_sampling; the order of biases, penalties and filters is that of the project's
+ * `sampling` reference data (tests/golden/sampling/meta.json). Never fails: NaN logits count as
  * -infinity; if nothing is left, token 0 with the lowest log-probability.
  */
 #ifndef LLMD_CPU_SAMPLE_H
@@ -24,9 +24,9 @@ struct sample_kernels {
 };
 extern const struct sample_kernels sample_plain, sample_avx2; /* same bits */
 
-/* For tests: the whole distribution after temperature, top_k, top_p, min_p: probs (vocab) f32, 0
- * for what was cut. */
-void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_sampling *s,
+/* For tests: the whole distribution from which `out` is drawn: probs (vocab) f32, 0 for what was
+ * cut. */
+void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_output *out,
                          float *probs, void *scratch);
 
 #endif

@@ -8,6 +8,9 @@
 #ifndef LLMD_CPU_SAMPLE_PASS_H
 #define LLMD_CPU_SAMPLE_PASS_H
 
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "sample.h"
@@ -25,6 +28,23 @@ struct sample_pass {
     /* Appends first_id + j of every x[j] >= cut (finite) to ids, in order; how many. */
     uint32_t (*collect)(const float *x, uint32_t n, float cut, uint32_t first_id, uint32_t *ids);
 };
+
+/* A logit as the passes read it. */
+static inline float sample_clean(float x)
+{
+    if (x != x)
+        return -INFINITY;
+    return x < FLT_MAX ? x : FLT_MAX;
+}
+
+/* ---- penalty.c ---- */
+
+bool penalty_needed(const struct gpu_output *out);
+size_t penalty_scratch_bytes(uint32_t vocab);
+/* Copies the logits to x (vocab), changed by biases and penalties. `seen` is penalty_scratch_bytes
+ * large, its content does not matter. */
+void penalty_apply(const struct gpu_output *out, const float *logits, uint32_t vocab, float *x,
+                   void *seen);
 
 /* sample.h's row, on the given passes. */
 struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,

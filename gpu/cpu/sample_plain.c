@@ -5,26 +5,19 @@
 #include "math.h"
 #include "sample_pass.h"
 
-static float clean(float x)
-{
-    if (x != x)
-        return -INFINITY;
-    return x < FLT_MAX ? x : FLT_MAX;
-}
-
 static void highest(const float *x, uint32_t n, float lane[SAMPLE_LANES])
 {
     for (uint32_t i = 0; i < SAMPLE_LANES; i++)
         lane[i] = -INFINITY;
     for (uint32_t j = 0; j < n; j++) {
-        float c = clean(x[j]);
+        float c = sample_clean(x[j]);
         lane[j % SAMPLE_LANES] = c > lane[j % SAMPLE_LANES] ? c : lane[j % SAMPLE_LANES];
     }
 }
 
 static float weight(float x, float top, float temperature)
 {
-    return math_exp((clean(x) - top) / temperature);
+    return math_exp((sample_clean(x) - top) / temperature);
 }
 
 static float sum(const float *x, uint32_t n, float top, float temperature)

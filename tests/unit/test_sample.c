@@ -33,14 +33,51 @@ static double number(const json_t *params, const char *key, double otherwise)
     return v ? json_number_value(v) : otherwise;
 }
 
-static bool other_filters(const json_t *params)
+/* What a case's parameters say; the history and biases are freed by the caller. */
+struct reference {
+    struct gpu_output out;
+    int32_t *history;
+    struct gpu_bias *biases;
+};
+
+static void read_history(struct reference *r, const json_t *params)
 {
-    static const char *const keys[] = {"logit_bias", "repetition_penalty", "typical_p",
-                                       "frequency_penalty", "presence_penalty"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (json_object_get(params, keys[i]))
-            return true;
-    return false;
+    const json_t *prompt = json_object_get(params, "prompt_ids");
+    const json_t *output = json_object_get(params, "output_ids"), *one;
+    size_t i, n = json_array_size(prompt) + json_array_size(output);
+    r->history = calloc(n + 1, sizeof *r->history);
+    json_array_foreach(prompt, i, one) r->history[r->out.n_history++] =
+        (int32_t)json_integer_value(one);
+    r->out.n_prompt = r->out.n_history;
+    json_array_foreach(output, i, one) r->history[r->out.n_history++] =
+        (int32_t)json_integer_value(one);
+    r->out.history = r->history;
+}
+
+static void read_biases(struct reference *r, json_t *params)
+{
+    json_t *biases = json_object_get(params, "logit_bias"), *one;
+    const char *token;
+    r->biases = calloc(json_object_size(biases) + 1, sizeof *r->biases);
+    json_object_foreach(biases, token, one) r->biases[r->out.sampling.n_biases++] =
+        (struct gpu_bias){atoi(token), (float)json_number_value(one)};
+    r->out.sampling.biases = r->biases;
+}
+
+static struct reference read_params(json_t *params)
+{
+    struct reference r = {.out.target = -1};
+    r.out.sampling =
+        (struct gpu_sampling){.temperature = (float)number(params, "temperature", 1.0),
+                              .top_p = (float)number(params, "top_p", 1.0),
+                              .min_p = (float)number(params, "min_p", 0.0),
+                              .top_k = (uint32_t)number(params, "top_k", 0.0),
+                              .repetition = (float)number(params, "repetition_penalty", 1.0),
+                              .presence = (float)number(params, "presence_penalty", 0.0),
+                              .frequency = (float)number(params, "frequency_penalty", 0.0)};
+    read_history(&r, params);
+    read_biases(&r, params);
+    return r;
 }
 
 /* -infinity is written as the text "-inf". */
@@ -72,14 +109,11 @@ static void same_distribution(const float *got, const float *want, size_t n, flo
 
 static void reference_case(const json_t *one)
 {
-    const json_t *params = json_object_get(one, "params");
+    json_t *params = json_object_get(one, "params");
     const json_t *logits = json_object_get(one, "logits"), *probs = json_object_get(one, "probs");
     uint32_t n = (uint32_t)json_array_size(logits);
     float *x = calloc(n, sizeof *x), *want = calloc(n, sizeof *x), *got = calloc(n, sizeof *x);
-    struct gpu_sampling s = {.temperature = (float)number(params, "temperature", 1.0),
-                             .top_p = (float)number(params, "top_p", 1.0),
-                             .min_p = (float)number(params, "min_p", 0.0),
-                             .top_k = (uint32_t)number(params, "top_k", 0.0)};
+    struct reference r = read_params(params);
     char *text = json_dumps(params, JSON_COMPACT);
     void *scratch = scratch_of(n);
     assert_int_equal(json_array_size(probs), n);
@@ -87,13 +121,15 @@ static void reference_case(const json_t *one)
         x[i] = logit_of(json_array_get(logits, i));
         want[i] = (float)json_number_value(json_array_get(probs, i));
     }
-    sample_distribution(x, n, &s, got, scratch);
+    sample_distribution(x, n, &r.out, got, scratch);
     bool ties = !strcmp(json_string_value(json_object_get(params, "kind")), "ties");
     if (ties) { /* where top_p cuts equal ones, which of them stay is the oracle's sort's choice */
         qsort(got, n, sizeof *got, descending);
         qsort(want, n, sizeof *want, descending);
     }
     same_distribution(got, want, n, 0.0f, text);
+    free(r.history);
+    free(r.biases);
     free(scratch);
     free(text);
     free(x);
@@ -114,13 +150,13 @@ static void reference_data(void **state)
         json_t *one = json_loads(line, 0, &error);
         if (!one)
             fail_msg("%s in %.60s", error.text, line);
-        if (!other_filters(json_object_get(one, "params"))) {
+        if (!json_object_get(json_object_get(one, "params"), "typical_p")) { /* not offered */
             reference_case(one);
             checked++;
         }
         json_decref(one);
     }
-    assert_in_range(checked, 20, 100000);
+    assert_in_range(checked, 60, 100000);
     free(text);
 }
 
@@ -225,7 +261,8 @@ static void filters_without_sorting(void **state)
                 char name[64];
                 snprintf(name, sizeof name, "vocab %u, setting %d, coarse %d", n, i, coarse);
                 naive_distribution(x, n, &settings[i], want);
-                sample_distribution(x, n, &settings[i], got, scratch);
+                sample_distribution(x, n, &(struct gpu_output){.sampling = settings[i]}, got,
+                                    scratch);
                 same_distribution(got, want, n, settings[i].top_p < 1.0f ? 5e-6f : 0.0f, name);
             }
             free(scratch);
@@ -247,7 +284,7 @@ static double chi_square(const struct sample_kernels *kernels, const float *x, u
     void *scratch = scratch_of(vocab);
     double statistic = 0, rare = 0;
     int cells = 0;
-    sample_distribution(x, vocab, s, probs, scratch);
+    sample_distribution(x, vocab, &(struct gpu_output){.sampling = *s}, probs, scratch);
     for (uint32_t i = 0; i < draws; i++) {
         struct gpu_output out = {.target = -1, .position = i, .sampling = *s};
         int32_t t = kernels->row(x, vocab, &out, scratch).token;
@@ -429,7 +466,7 @@ static void extreme_settings(void **state)
                                                  .min_p = values[i / 81],
                                                  .top_k = (uint32_t)i % 5 * 700};
             int32_t t = sample_plain.row(x, VOCAB, &out, scratch).token;
-            sample_distribution(x, VOCAB, &out.sampling, probs, scratch);
+            sample_distribution(x, VOCAB, &out, probs, scratch);
             double sum = 0;
             for (int j = 0; j < VOCAB; j++)
                 sum += (double)probs[j];
