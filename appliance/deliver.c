@@ -86,7 +86,7 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
                         .status = status,
                         .type = status < 0 ? LLM_CQE_ERROR : LLM_CQE_DONE,
                         .finish = (uint16_t)finish,
-                        .position = status < 0 ? 0 : s->sent,
+                        .position = status < 0 ? s->would_fit : s->sent,
                         .choice = s->choice};
     struct llm_result r = {.t_arrival = s->t_arrival,
                            .t_admit = s->t_admit,

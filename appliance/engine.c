@@ -284,6 +284,12 @@ static void end_appends(struct engine *e)
     }
 }
 
+/* Whoever stated a deadline has no use for a first token behind it. */
+static bool is_late(const struct sequence *s, uint64_t now_ns)
+{
+    return s->n_tokens == s->n_prompt && now_ns >= s->due_ns;
+}
+
 static void absorb_results(struct engine *e, uint64_t step_ns)
 {
     struct schedule *c = &e->schedule;
@@ -294,7 +300,10 @@ static void absorb_results(struct engine *e, uint64_t step_ns)
         s->fresh = false;
         if (sequence_scores(s))
             absorb_score(e, s, c->outputs[i].position, c->results[i].logprob);
-        else
+        else if (is_late(s, e->step_end_ns)) {
+            engine_miss_deadline(e, s, 0, e->step_end_ns);
+            continue;
+        } else
             absorb_token(e, s, &c->results[i]);
         deliver_note(&e->delivery, s);
     }

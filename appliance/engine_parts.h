@@ -75,6 +75,9 @@ void engine_close_session(struct engine *e, struct session *session, uint64_t no
 /* ---- engine_time.c ---- */
 
 void engine_watch_time(struct engine *e, const struct sequence *s);
+/* Its first token did not come in time; it would take more_ns yet. The error says after how long
+ * it would have come. */
+void engine_miss_deadline(struct engine *e, struct sequence *s, uint64_t more_ns, uint64_t now_ns);
 /* Ends what is out of time; looks only when something may be. */
 void engine_check_time(struct engine *e, uint64_t now_ns);
 

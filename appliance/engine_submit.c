@@ -224,7 +224,7 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
     s->base = s->op == LLM_OP_SCORE ? 1 : s->n_prompt;
     s->ready = s->op == LLM_OP_SCORE ? 1 : s->n_tokens;
     s->sent = s->ready - s->base;
-    s->preemptions = 0;
+    s->preemptions = s->would_fit = 0;
     fill_times(s, &e->config, q, in->now_ns);
 }
 

@@ -39,13 +39,20 @@ void engine_watch_time(struct engine *e, const struct sequence *s)
     e->next_timer_ns = least(e->next_timer_ns, next_moment(s));
 }
 
+void engine_miss_deadline(struct engine *e, struct sequence *s, uint64_t more_ns, uint64_t now_ns)
+{
+    uint64_t us = (stats_elapsed(s->t_arrival, now_ns) + more_ns) / 1000 + 1;
+    s->would_fit = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+    STATS_ADD(&e->stats, deadline_misses, 1);
+    engine_end(e, s, LLM_EDEADLINE, LLM_FINISH_DEADLINE, now_ns);
+}
+
 /* The total timeout ends with what there is; the others are errors of their own. */
 static void end_late(struct engine *e, struct sequence *s, uint64_t now_ns)
 {
-    if (waits_for_first(s) && now_ns >= s->due_ns) {
-        STATS_ADD(&e->stats, deadline_misses, 1);
-        engine_end(e, s, LLM_EDEADLINE, LLM_FINISH_DEADLINE, now_ns);
-    } else if (waits_in_queue(s) && now_ns >= s->queue_expires_ns) {
+    if (waits_for_first(s) && now_ns >= s->due_ns)
+        engine_miss_deadline(e, s, schedule_estimate(&e->schedule, s), now_ns);
+    else if (waits_in_queue(s) && now_ns >= s->queue_expires_ns) {
         STATS_ADD(&e->stats, queue_timeouts, 1);
         engine_end(e, s, LLM_EQUEUETIME, LLM_FINISH_TIMEOUT, now_ns);
     } else {

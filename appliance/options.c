@@ -79,7 +79,8 @@ const struct option options_table[] = {
     {"timeout-ms", NUMBER, FIELD(timeout_ms), 0, DAY_MS, "N",
      "how long they may take in all; 0: any time", "0"},
     {"drain-timeout-ms", NUMBER, FIELD(drain_timeout_ms), 0, DAY_MS, "N",
-     "how long running requests may go on after SIGTERM", "5000"},
+     "how long running requests may go on after SIGTERM; also --drain-timeout, in seconds", "5000"},
+    {"drain-timeout", SECONDS, FIELD(drain_timeout_ms), 0, DAY_MS / 1000, "N", "the same", NULL},
     {"max-clients", NUMBER, FIELD(max_clients), 1, 1024, "N", "connected clients", "64"},
     {"quota-clients", NUMBER, FIELD(quota_clients), 0, 1024, "N",
      "connected clients of one user; 0: no quota", "0"},
@@ -229,6 +230,14 @@ static int set_number(const struct option *opt, void *field, const char *value, 
     return 0;
 }
 
+static int set_seconds(const struct option *opt, uint32_t *field, const char *value, struct fail *f)
+{
+    int rc = set_number(opt, field, value, f);
+    if (!rc)
+        *field *= 1000;
+    return rc;
+}
+
 static int set_size(const struct option *opt, void *field, const char *value, struct fail *f)
 {
     uint64_t v;
@@ -375,6 +384,8 @@ static int set_field(struct options *o, const struct option *opt, const char *va
         return set_instance(field, value, f);
     case NUMBER:
         return set_number(opt, field, value, f);
+    case SECONDS:
+        return set_seconds(opt, field, value, f);
     case SIZE:
         return set_size(opt, field, value, f);
     case SWITCH:

@@ -12,7 +12,7 @@ void options_help(FILE *out)
           out);
     for (size_t i = 0; i < n_options; i++) {
         const struct option *opt = &options_table[i];
-        if (opt->same_as)
+        if (opt->same_as || opt->kind == SECONDS)
             continue;
         char left[64];
         snprintf(left, sizeof left, "--%s %s", opt->name, opt->value ? opt->value : "");
@@ -124,7 +124,7 @@ void options_print(FILE *out, const struct options *o)
 {
     for (size_t i = 0; i < n_options; i++) {
         const struct option *opt = &options_table[i];
-        if (opt->command_line || opt->same_as)
+        if (opt->command_line || opt->same_as || opt->kind == SECONDS)
             continue;
         if (is_settled(opt, o))
             print_option(out, opt, o);

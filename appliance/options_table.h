@@ -10,6 +10,7 @@ enum option_kind {
     TEXT,
     INSTANCE,
     NUMBER,
+    SECONDS, /* of an option in milliseconds, under a name of its own */
     SIZE,
     SWITCH,
     SHARE,

@@ -117,7 +117,9 @@ void schedule_share(struct schedule *c, struct sequence *to, const struct sequen
 /* The lease of a session becomes one that is never taken, or an ordinary one again. */
 void schedule_pin(struct schedule *c, struct sequence *s, bool pinned);
 
-/* When the first token of `s`, not yet enqueued, may be expected, in ns from now. 0: no idea yet. */
+/* When the first token of `s`, which waits or is not yet enqueued, may be expected, in ns from now.
+ * 0: no step was seen yet. Low until
+ * the cost model has seen some. */
 uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s);
 
 static inline uint32_t schedule_waiting(const struct schedule *c)

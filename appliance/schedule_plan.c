@@ -381,8 +381,8 @@ static uint64_t rows_up_to_step_end(const struct schedule *c, uint64_t rows, uin
 
 uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
 {
-    enum { ENOUGH_STEPS = 32 };
-    if (c->cost.observed < ENOUGH_STEPS)
+    enum { ENOUGH_STEPS = 32, DOUBT = 4 }; /* a young model is trusted with a fraction only */
+    if (!c->cost.observed)
         return 0;
     struct cost_shape decodes = {0};
     for (uint32_t i = 0; i < c->n_running; i++)
@@ -395,5 +395,6 @@ uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
     uint64_t rows = before + sequence_inputs(s) - schedule_cached(c, s);
     rows = rows_up_to_step_end(c, rows, before, rows_a_step);
     uint64_t wait_ns = (uint64_t)steps_to_a_place(c, s) * cost_predict(&c->cost, &decodes);
-    return wait_ns + cost_prefill_ns(&c->cost, rows, rows_a_step, &decodes);
+    wait_ns += cost_prefill_ns(&c->cost, rows, rows_a_step, &decodes);
+    return c->cost.observed < ENOUGH_STEPS ? wait_ns / DOUBT : wait_ns;
 }

@@ -74,6 +74,7 @@ struct sequence {
     uint64_t due_ns;                       /* when its first token is due; UINT64_MAX: at no time */
     uint64_t expires_ns, queue_expires_ns; /* total and queue timeout; UINT64_MAX: none */
     uint64_t max_itl_ns;                   /* promised gap; 0: none */
+    uint32_t would_fit;                    /* what its ERROR says in `position` */
     uint32_t choice;
     uint8_t class; /* of priority */
     bool fresh;    /* has brought nothing since its last admission: is not thrown out lightly */

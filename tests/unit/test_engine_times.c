@@ -137,6 +137,38 @@ static void a_deadline_missed_in_the_queue(void **state)
     rig_close(&r);
 }
 
+static struct rig *slow_rig;
+
+static void slow_step(void *context, const struct gpu_step *step)
+{
+    (void)context, (void)step;
+    slow_rig->clock_ns += 8 * MS;
+}
+
+/* The step itself takes too long: a late token is not delivered, and the error says how late. */
+static void a_first_token_that_comes_late(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    slow_rig = &r;
+    r.gpu.watch = slow_step;
+    struct llm_sqe late = plain(1, 10, 5), free_of_it = plain(2, 10, 5);
+    late.deadline_us = 5000;
+    rig_send(&r, 0, &late);
+    rig_send(&r, 0, &free_of_it);
+    rig_step(&r);
+    const struct rig_stream *s = rig_stream(&r, 0, 1, 0);
+    assert_int_equal(s->final.status, LLM_EDEADLINE);
+    assert_int_equal(s->n, 0);
+    assert_in_range(s->final.position, 8000, 8001);
+    assert_int_equal(rig_figure(&r.board->deadline_misses), 1);
+    rig_run(&r);
+    rig_expect_whole(&r, 0, &free_of_it);
+    rig_close(&r);
+}
+
 /* It was in time; that its client does not read is its own affair. */
 static void a_first_token_that_nobody_fetches(void **state)
 {
@@ -348,6 +380,7 @@ int main(void)
         cmocka_unit_test(a_deadline_is_judged_at_the_door),
         cmocka_unit_test(a_refused_turn_leaves_its_session),
         cmocka_unit_test(a_deadline_missed_in_the_queue),
+        cmocka_unit_test(a_first_token_that_comes_late),
         cmocka_unit_test(a_first_token_that_nobody_fetches),
         cmocka_unit_test(queue_timeouts),
         cmocka_unit_test(total_timeouts_keep_the_tokens),

@@ -150,6 +150,8 @@ static void switches_in_every_form(void **state)
 static void names_of_others(void **state)
 {
     (void)state;
+    assert_int_equal(parse("--model m --drain-timeout 30"), OPTIONS_RUN);
+    assert_int_equal(o.drain_timeout_ms, 30000);
     assert_int_equal(parse("--model m --num-gpu-blocks-override 12 --block-size 16"), OPTIONS_RUN);
     assert_int_equal(o.num_kv_blocks, 12);
     refused("--model m --block-size 32", "KV blocks of this engine have 16 tokens");
