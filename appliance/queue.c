@@ -173,7 +173,9 @@ struct sequence *queue_next(const struct queue *q,
     struct queue_least least = queue_least_served(q);
     LIST_EACH (at, &q->hungry) {
         const struct sequence_owner *o = LIST_OF(at, struct sequence_owner, hungry);
-        for (int i = 0; i < SEQUENCE_CLASSES && (!best || i <= best->class); i++) {
+        for (int i = 0; i < SEQUENCE_CLASSES; i++) {
+            if (best && i > best->class && !q->first_come)
+                break;
             if (list_empty(&o->waiting[i]))
                 continue;
             struct sequence *s = LIST_OF(o->waiting[i].next, struct sequence, turn);
