@@ -21,7 +21,7 @@
  * Invariants
  *   1. Exactly one final per choice, always.
  *   2. A step holds every running decode first (rotating where max_num_batched_tokens is below
- *      their number), then prefill chunks in order of arrival, each at most prefill_chunk rows.
+ *      their number), then prefill chunks in the queue's order, each at most prefill_chunk rows.
  *      Where decodes alone would fill every step, every second one leaves prompts a quarter.
  *   3. A token is in the sequence's history before it is offered to the ring; `sent` only grows. A
  * full ring loses nothing and stalls nobody else.
