@@ -243,6 +243,8 @@ static void step(struct load *k)
     int code = engine_step(k->r.engine);
     assert_true(code == 0 || k->may_fail);
     k->has_failed |= code < 0;
+    if (code < 0) /* and will again: wherever forks, copies, sessions stand then */
+        k->r.gpu.fail_wait_at = k->r.gpu.steps + 1 + load_below(k, 40);
     if (k->audited)
         rig_audit(&k->r);
 }

@@ -19,7 +19,7 @@ struct load {
     struct rig r;
     uint64_t random;
     uint32_t n;      /* entries so far */
-    bool may_fail;   /* steps may fail */
+    bool may_fail;   /* steps may fail; after the first one others will */
     bool has_failed; /* one has */
     bool stays_here; /* no client leaves */
     bool audited;    /* rig_audit between all steps */

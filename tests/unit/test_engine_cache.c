@@ -269,6 +269,27 @@ static void a_failed_step_leaves_nothing(void **state)
     rig_close(&r);
 }
 
+/* The choices of a prompt had blocks of their own in it. */
+static void a_failed_step_with_forks_gives_all_back(void **state)
+{
+    (void)state;
+    for (uint32_t n_prompt = 15; n_prompt <= 33; n_prompt++) {
+        struct rig r;
+        open_small(&r, 64);
+        struct llm_sqe q = rig_generate(1, n_prompt, 5);
+        q.choices = 5;
+        r.gpu.fail_wait_at = 1;
+        rig_send(&r, 0, &q);
+        assert_true(engine_step(r.engine) < 0);
+        rig_audit(&r);
+        assert_false(engine_has_work(r.engine));
+        assert_int_equal(rig_figure(&r.board->kv_blocks_free), 64);
+        for (uint32_t i = 0; i < 5; i++)
+            assert_int_equal(rig_stream(&r, 0, 1, i)->final.status, LLM_EENGINE);
+        rig_close(&r);
+    }
+}
+
 /* Preempted sequences find their own blocks again where nobody took them. */
 static void a_preemption_costs_what_was_taken(void **state)
 {
@@ -316,6 +337,7 @@ int main(void)
         cmocka_unit_test(the_least_recently_used_goes_first),
         cmocka_unit_test(beginnings_live_longest),
         cmocka_unit_test(a_failed_step_leaves_nothing),
+        cmocka_unit_test(a_failed_step_with_forks_gives_all_back),
         cmocka_unit_test(a_preemption_costs_what_was_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,8 +41,8 @@ static void take(struct model *m)
     s->n_tokens = s->n_prompt = 1 + below(60);
     s->n_computed = below(s->n_tokens);
     s->max_tokens = 1;
-    s->class = (uint8_t)below(SEQUENCE_CLASSES);
-    s->due_ns = below(2) ? UINT64_MAX : 1 + below(8);
+    s->class = m->q.first_come ? 0 : (uint8_t)below(SEQUENCE_CLASSES);
+    s->due_ns = m->q.first_come || below(2) ? UINT64_MAX : 1 + below(8);
     s->t_admit = below(4) ? 0 : 1;
     s->owner->served += below(3) * 60;
     s->owner->n_running = below(3);
