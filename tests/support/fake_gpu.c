@@ -182,7 +182,8 @@ static void compute_output(struct fake_gpu *g, const struct gpu_step *s, uint32_
     if (token < 0)
         token = g->forced_token >= 0 ? g->forced_token
                                      : fake_model_draw(hash, &o->sampling, o->position, g->vocab);
-    s->results[i] = (struct gpu_result){token, fake_model_logprob_of(hash, token)};
+    s->results[i] =
+        (struct gpu_result){.token = token, .logprob = fake_model_logprob_of(hash, token)};
 }
 
 static int fake_submit(struct gpu *handle, const struct gpu_step *step)
