@@ -40,7 +40,7 @@ static void add_rule(struct bpe *b, struct bpe_rule rule)
  * saves the look-up. */
 static int32_t find_token(const struct words *w, const char *at, size_t bytes, int32_t guess)
 {
-    if (guess > 0 && (uint32_t)guess < w->n && w->class[guess] == WORD_NORMAL) {
+    if (guess > 0 && (uint32_t)guess < w->n && w->class[guess] == VOCAB_NORMAL) {
         size_t length;
         const char *token = words_bytes(w, guess, &length);
         if (length == bytes && memcmp(token, at, bytes) == 0)
@@ -57,10 +57,10 @@ static struct bpe_rule parse_rule(const struct words *w, const char *at, size_t 
     const char *space = bytes > 2 ? memchr(at + 1, ' ', bytes - 2) : NULL;
     if (!space)
         return rule;
-    long left = words_from_alphabet(at, (size_t)(space - at), room);
+    long left = vocab_from_alphabet(at, (size_t)(space - at), room);
     if (left < 0)
         return rule;
-    long right = words_from_alphabet(space + 1, (size_t)(at + bytes - space - 1), room + left);
+    long right = vocab_from_alphabet(space + 1, (size_t)(at + bytes - space - 1), room + left);
     if (right < 0)
         return rule;
     rule.left = words_find(w, room, (size_t)left);

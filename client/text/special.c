@@ -18,7 +18,7 @@ static int compare(const void *a, const void *b, void *words)
 
 static bool is_special(const struct words *w, uint32_t id)
 {
-    return (w->class[id] == WORD_CONTROL || w->class[id] == WORD_USER) &&
+    return (w->class[id] == VOCAB_CONTROL || w->class[id] == VOCAB_USER) &&
            w->end[id] > words_begin(w, (int32_t)id);
 }
 
@@ -88,7 +88,7 @@ static int32_t longest_at(const struct special *s, const char *text, size_t byte
         size_t length;
         words_bytes(s->words, s->ids[low], &length);
         if (length == depth) { /* the whole spelling: it sorts before its continuations */
-            if (control || s->words->class[s->ids[low]] == WORD_USER)
+            if (control || s->words->class[s->ids[low]] == VOCAB_USER)
                 found = s->ids[low];
             low++;
         }

@@ -25,7 +25,7 @@ static void find_glue(struct spm *s)
     for (uint32_t id = 0; id < w->n; id++) {
         size_t bytes;
         const char *at = words_bytes(w, (int32_t)id, &bytes);
-        if (w->class[id] == WORD_CONTROL)
+        if (w->class[id] == VOCAB_CONTROL)
             continue;
         for (size_t i = 1; i < bytes; i++)
             if (at[i] == ' ')

@@ -266,7 +266,7 @@ long llm_token_bytes(const struct llm_tokenizer *t, int32_t token, const char **
 
 bool llm_token_is_control(const struct llm_tokenizer *t, int32_t token)
 {
-    return token >= 0 && (uint32_t)token < t->words.n && t->words.class[token] == WORD_CONTROL;
+    return token >= 0 && (uint32_t)token < t->words.n && t->words.class[token] == VOCAB_CONTROL;
 }
 
 uint32_t llm_tokenizer_vocab(const struct llm_tokenizer *t)

@@ -1,149 +1,10 @@
-/* words.c - builds the lookup tables of words.h from a vocabulary image.
- *
- * GPT-2's byte alphabet (openai/gpt-2, encoder.py, bytes_to_unicode): the bytes 21-7E, A1-AC and
- * AE-FF stand for themselves as code points; the other 68, in ascending order, are U+0100 to
- * U+0143.
- */
+/* words.c - builds the lookup tables of words.h from a vocabulary image. */
 #include "words.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "../../shm/vocab.h"
-#include "utf8.h"
-
-enum { ALPHABET_POINTS = 0x144 };
-
-/* GGUF token_type */
-enum { TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
-
-struct text {
-    const char *at;
-    size_t bytes;
-};
-
-static const void *section(const struct llm_vocab *image, uint64_t offset)
-{
-    return (const char *)image + offset;
-}
-
-static struct text image_text(const struct llm_vocab *image, uint32_t id)
-{
-    const uint32_t *end = section(image, image->text_end_off);
-    const char *strings = section(image, image->strings_off);
-    uint32_t begin = id ? end[id - 1] : 0;
-    return (struct text){strings + begin, end[id] - begin};
-}
-
-static bool stands_for_itself(unsigned byte)
-{
-    return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-}
-
-/* Byte of a code point of the alphabet, or -1. */
-static int alphabet_byte(int32_t point)
-{
-    if (point < 0 || point >= ALPHABET_POINTS)
-        return -1;
-    if (point < 0x100)
-        return stands_for_itself((unsigned)point) ? point : -1;
-    /* 00-20 (33 of them), 7F-A0 (34), AD */
-    unsigned nth = (unsigned)point - 0x100;
-    return nth < 33 ? (int)nth : nth < 67 ? (int)(0x7f + nth - 33) : 0xad;
-}
-
-long words_from_alphabet(const char *at, size_t bytes, char *out)
-{
-    long length = 0;
-    for (size_t i = 0; i < bytes;) {
-        unsigned used;
-        int byte = alphabet_byte(utf8_decode(at + i, bytes - i, &used));
-        if (byte < 0)
-            return -1;
-        out[length++] = (char)byte;
-        i += used;
-    }
-    return length;
-}
-
-/* U+2581 to space; the result is not longer. */
-static size_t unescape_spaces(struct text t, char *out)
-{
-    size_t length = 0;
-    for (size_t i = 0; i < t.bytes;) {
-        if (t.bytes - i >= 3 && memcmp(t.at + i, "\xe2\x96\x81", 3) == 0)
-            out[length++] = ' ', i += 3;
-        else
-            out[length++] = t.at[i++];
-    }
-    return length;
-}
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* "<0x0A>" to 10, or -1. */
-static int fallback_byte(struct text t)
-{
-    if (t.bytes != 6 || memcmp(t.at, "<0x", 3) != 0 || t.at[5] != '>')
-        return -1;
-    int high = hex_digit(t.at[3]), low = hex_digit(t.at[4]);
-    return high < 0 || low < 0 ? -1 : high << 4 | low;
-}
-
-static bool ends_generation(const struct llm_vocab *image, int32_t id)
-{
-    const int32_t *eog = section(image, image->eog_off);
-    for (uint32_t i = 0; i < image->n_eog; i++)
-        if (eog[i] == id)
-            return true;
-    return false;
-}
-
-/* A converter's slip is repaired: an end-of-generation token that is spelled like one is a control
- * token, whatever its type says. */
-static enum word_class class_of(const struct llm_vocab *image, uint32_t id, struct text t)
-{
-    const uint8_t *types = section(image, image->types_off);
-    switch (types[id]) {
-    case TYPE_UNKNOWN:
-    case TYPE_CONTROL:
-        return WORD_CONTROL;
-    case TYPE_BYTE:
-        return image->kind == LLM_VOCAB_SPM ? WORD_BYTE : WORD_NORMAL;
-    }
-    bool spelled_so = t.bytes > 2 && t.at[0] == '<' && t.at[t.bytes - 1] == '>';
-    if (spelled_so && ends_generation(image, (int32_t)id))
-        return WORD_CONTROL;
-    return types[id] == TYPE_USER_DEFINED ? WORD_USER : WORD_NORMAL;
-}
-
-/* Bytes of one token into out; returns how many, never more than the text has. */
-static size_t bytes_of(const struct llm_vocab *image, struct text t, enum word_class class,
-                       char *out)
-{
-    if (class == WORD_BYTE) {
-        int byte = fallback_byte(t);
-        if (byte >= 0)
-            return *out = (char)byte, 1;
-    }
-    if (image->kind == LLM_VOCAB_SPM && class != WORD_CONTROL)
-        return unescape_spaces(t, out);
-    if (image->kind == LLM_VOCAB_BPE && class == WORD_NORMAL) {
-        long length = words_from_alphabet(t.at, t.bytes, out);
-        if (length >= 0)
-            return (size_t)length;
-    }
-    memcpy(out, t.at, t.bytes);
-    return t.bytes;
-}
 
 static uint32_t hash_bytes(const char *at, size_t bytes)
 {
@@ -192,7 +53,7 @@ static void index_token(struct words *w, uint32_t id)
     w->slots[i] = id + 1;
 }
 
-static void index_class(struct words *w, enum word_class class)
+static void index_class(struct words *w, enum vocab_class class)
 {
     for (uint32_t id = 0; id < w->n; id++)
         if (w->class[id] == class)
@@ -208,7 +69,7 @@ static void find_byte_tokens(struct words *w, const struct llm_vocab *image)
     if (image->kind != LLM_VOCAB_SPM)
         return;
     for (uint32_t id = w->n; id-- > 0;)
-        if (w->class[id] == WORD_BYTE && w->end[id] - words_begin(w, (int32_t)id) == 1)
+        if (w->class[id] == VOCAB_BYTE && w->end[id] - words_begin(w, (int32_t)id) == 1)
             w->byte_token[(unsigned char)w->bytes[words_begin(w, (int32_t)id)]] = (int32_t)id;
 }
 
@@ -233,14 +94,13 @@ int words_build(struct words *w, const struct llm_vocab *image)
         return -ENOMEM;
     size_t total = 0;
     for (uint32_t id = 0; id < w->n; id++) {
-        struct text t = image_text(image, id);
-        w->class[id] = (uint8_t)class_of(image, id, t);
-        total += bytes_of(image, t, w->class[id], w -> bytes + total);
+        w->class[id] = (uint8_t)vocab_class_of(image, id);
+        total += vocab_token_bytes(image, id, w->bytes + total);
         w->end[id] = (uint32_t)total;
     }
     assert(total <= image->strings_bytes);
-    index_class(w, WORD_NORMAL);
-    index_class(w, WORD_USER); /* they may be parts of merges */
+    index_class(w, VOCAB_NORMAL);
+    index_class(w, VOCAB_USER); /* they may be parts of merges */
     find_byte_tokens(w, image);
     return 0;
 }

@@ -1,9 +1,7 @@
 /* words.h - the vocabulary, ready to be looked up: bytes of every token, token of every text.
  *
  * Built once from an image of shm/vocab.h, never changed after. Invariants:
- *   1. Token bytes are what stands in a text: GPT-2's byte alphabet is undone (BPE), U+2581 is a
- *      space (SPM), a byte token is its byte. Control and user-defined tokens are spelled as in
- *      the checkpoint.
+ *   1. Token bytes are what stands in a text: shm/vocab_text.h.
  *   2. words_find never returns a control or unknown token: those are made by their id or by
  *      special.h alone, so that no text merges into one.
  */
@@ -14,20 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct llm_vocab;
-
-enum word_class {
-    WORD_NORMAL,
-    WORD_BYTE,   /* one byte of SPM's fallback */
-    WORD_USER,   /* user-defined: matched in any text as a whole */
-    WORD_CONTROL /* control and unknown: matched only where the caller asks for it */
-};
+#include "../../shm/vocab_text.h"
 
 struct words {
     uint32_t n;
     char *bytes;             /* token i is bytes[end[i - 1] .. end[i]), end[-1] = 0 */
     uint32_t *end;           /* (n) */
-    uint8_t *class;          /* (n) enum word_class */
+    uint8_t *class;          /* (n) enum vocab_class */
     int32_t byte_token[256]; /* -1: the vocabulary has none */
     uint32_t longest;        /* bytes of the longest token that words_find can return */
 
@@ -53,9 +44,5 @@ static inline const char *words_bytes(const struct words *w, int32_t id, size_t 
 
 /* The token with exactly these bytes, or -1. */
 int32_t words_find(const struct words *w, const char *at, size_t bytes);
-
-/* Undoes GPT-2's byte alphabet into out (`bytes` are enough). Returns the length, or -1 if a
- * character is not of the alphabet. */
-long words_from_alphabet(const char *at, size_t bytes, char *out);
 
 #endif
