@@ -77,6 +77,8 @@ static void commands_of_llmctl(void **state)
     assert_true(offers_word("llmctl", "-i demo score --", "--json"));
     assert_false(offers_word("llmctl", "-i demo score --", "--temperature"));
     offer("llmctl", "complete --deadl", "--deadline-ms\n");
+    offer("llmctl", "serve --max-num-s", "--max-num-seqs\n");
+    assert_true(offers_word("llmctl", "serve --", "--api-key"));
     assert_true(offers_word("llmctl", "plan --requests", "--requests/s"));
 }
 

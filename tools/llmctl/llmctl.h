@@ -28,6 +28,7 @@ int cmd_choose(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
 
 /* "llmctl: ..." to stderr; returns 1, so that a caller can `return ctl_error(...)`. */
 __attribute__((format(printf, 1, 2))) int ctl_error(const char *format, ...);

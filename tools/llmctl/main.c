@@ -15,6 +15,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *summary;
 } commands[] = {
+    {"serve", cmd_serve, "an engine and a gateway with OpenAI's API, kept running"},
     {"run", cmd_run, "answer one message, through the model's chat template"},
     {"chat", cmd_chat, "a conversation on the terminal"},
     {"complete", cmd_complete, "continue a text or token ids"},
