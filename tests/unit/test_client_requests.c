@@ -244,10 +244,12 @@ static void maps_of_all_sizes(void **state)
             struct llm_label labels[LLM_CHOICES_MAX];
             for (uint32_t i = 0; i < n; i++)
                 labels[i] = (struct llm_label){tokens + i, i ? 1 : sizes[k]};
-            uint64_t size = labels_bytes(labels, n);
+            struct llm_request r = LLM_REQUEST_INIT;
+            r.op = LLM_OP_CHOOSE, r.labels = labels, r.n_labels = n;
+            uint64_t size = request_options_bytes(&r);
             assert_in_range(size, 1, LLM_OPTIONS_MAX);
             bytes[size] = 0xA5;
-            labels_write(labels, n, bytes);
+            request_options_write(&r, bytes);
             assert_int_equal(bytes[size], 0xA5);
             if (option_map_read(&map, bytes, size, &why))
                 fail_msg("%u labels, the first of %u: %s", n, sizes[k], why);
