@@ -11,7 +11,7 @@
 
 int inflight_create(struct inflight_table *t, uint32_t max_inflight)
 {
-    assert(max_inflight && max_inflight <= LLM_CQ_ENTRIES_MAX);
+    assert(max_inflight && max_inflight <= 2 * LLM_CQ_ENTRIES_MAX); /* llm_resume: twice */
     uint32_t slots = 4;
     while (slots < 2 * max_inflight)
         slots *= 2;
