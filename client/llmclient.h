@@ -358,7 +358,8 @@ enum llm_resume_flags { LLM_RESUME_ANY_NUMERICS = 1 };
  * gap and no duplicate. This works inside llm_poll, llm_wait and llm_arm, without blocking the ones
  * that do not block; the descriptor of llm_fd stays the same; llm_get_limits may change, and what no
  * longer fits ends with an error event. What is submitted while the engine is away is sent when it
- * is back. When the time is over, the handle ends with LLM_EOWNERDEAD as without llm_resume.
+ * is back. When the time is over, the handle ends with LLM_EOWNERDEAD as without llm_resume; who looks
+ * again only after that asks for the engine once more before.
  *
  * An engine that computes other bits (another numerics_id) is refused: the handle ends with
  * LLM_ENUMERICS. With LLM_RESUME_ANY_NUMERICS streams go on with its tokens, if its vocabulary is

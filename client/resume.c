@@ -306,6 +306,7 @@ static void leave(struct llm_client *c)
     s->state = LINK_DOWN;
     s->pause_ns = PAUSE_MIN_NS;
     s->give_up_ns = now + s->timeout_ns;
+    s->late = false;
     set_due(c, now);
 }
 
@@ -416,6 +417,16 @@ static void adopt(struct llm_client *c)
     s->state = LINK_UP;
 }
 
+/* A caller that comes back when the time is over has not looked for that long: the engine may be
+ * back for long, too. It is asked once, and has the time to answer. */
+static void knock_late(struct resume *s)
+{
+    if (client_now_ns() < s->give_up_ns || s->late)
+        return;
+    s->late = true;
+    s->give_up_ns = client_now_ns() + ANSWER_MS * MS;
+}
+
 static void knock(struct llm_client *c)
 {
     struct resume *s = c->resume;
@@ -429,6 +440,7 @@ static void knock(struct llm_client *c)
         try_again(c, rc, llm_strerror(rc));
         return;
     }
+    knock_late(s);
     s->state = LINK_GREETED;
     set_due(c, client_now_ns() + ANSWER_MS * MS);
 }
@@ -580,12 +592,12 @@ void resume_drive(struct llm_client *c)
         leave(c);
     if (s->state == LINK_DOWN || s->state == LINK_GREETED) {
         uint64_t now = client_now_ns();
-        if (now >= s->give_up_ns)
-            give_up(c);
-        else if (s->state == LINK_DOWN && now >= s->due_ns)
-            knock(c);
-        else if (s->state == LINK_GREETED)
+        if (s->state == LINK_GREETED)
             hear(c);
+        else if (now >= s->due_ns)
+            knock(c);
+        if (s->state != LINK_UP && client_now_ns() >= s->give_up_ns)
+            give_up(c);
     }
     if (s->state == LINK_UP && s->n_unsent)
         send_all(c);

@@ -19,6 +19,7 @@ struct resume {
     uint64_t give_up_ns;     /* CLOCK_MONOTONIC, as all times here */
     uint64_t due_ns;         /* DOWN: the next knock; GREETED: the answer comes before */
     uint64_t pause_ns;       /* before the next knock but one */
+    bool late;               /* the time was over, and a knock was heard all the same */
     int timer;               /* a timerfd at due_ns, for who waits on llm_fd */
     struct llm_client *next; /* a handle in which the new connection is made */
     char why[640];           /* why the last try failed */
