@@ -43,7 +43,7 @@ static struct record *lay_out(const struct llm_sqe *e, uint32_t base, uint64_t o
 }
 
 struct record *record_create(struct llm_client *c, const struct llm_sqe *e,
-                             const struct llm_request *request)
+                             const struct llm_request *request, const int32_t *tokens)
 {
     uint64_t options = request_options_bytes(request);
     struct record *r = lay_out(e, e->output_from ? e->tokens_len - e->output_from : 0, options);
@@ -59,7 +59,7 @@ struct record *record_create(struct llm_client *c, const struct llm_sqe *e,
     for (uint32_t i = 0; i < choices_of(e); i++)
         r->choices[i].n = e->op == LLM_OP_SCORE; /* the first score is of token 1 */
     if (e->tokens_len)
-        memcpy(r->prompt, request->tokens, (size_t)e->tokens_len * sizeof *r->prompt);
+        memcpy(r->prompt, tokens, (size_t)e->tokens_len * sizeof *r->prompt);
     if (options)
         request_options_write(request, r->options);
     records_append(c->resume, r);

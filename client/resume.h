@@ -50,10 +50,10 @@ struct record {
     struct record_choice *choices; /* [bit - entry.first_choice] */
 };
 
-/* For the entry, whose ids and parameters are filled in; NULL: -ENOMEM, recorded. It is in the list
- * of c->resume, all of it owed. */
+/* For the entry, whose ids and parameters are filled in, with the prompt from where it lies now;
+ * NULL: -ENOMEM, recorded. It is in the list of c->resume, all of it owed. */
 struct record *record_create(struct llm_client *c, const struct llm_sqe *e,
-                             const struct llm_request *r);
+                             const struct llm_request *r, const int32_t *tokens);
 void record_free(struct llm_client *c, struct record *r);
 struct record_choice *record_choice(const struct record *r, uint32_t bit);
 

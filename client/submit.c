@@ -173,6 +173,15 @@ static uint64_t in_flight_from_now(struct llm_client *c, const struct llm_sqe *e
     return f->id;
 }
 
+/* With llm_resume ends may wait here to be told, of which the ring knows nothing. */
+static int check_owed(struct llm_client *c, uint32_t finals)
+{
+    uint32_t most = c->limits.max_inflight;
+    if (finals <= most && c->owed <= most - finals)
+        return 0;
+    return FAIL(c, -EAGAIN, "max_inflight %u is reached: take completions and retry", most);
+}
+
 static int send(struct llm_client *c, const struct llm_request *r, uint64_t *id)
 {
     uint32_t finals = request_finals(r);
@@ -184,7 +193,8 @@ static int send(struct llm_client *c, const struct llm_request *r, uint64_t *id)
         return rc;
     fill(c, e, r);
     struct record *record = NULL;
-    if (c->resume && !(record = record_create(c, e, r)))
+    const int32_t *placed = (const int32_t *)(const void *)(c->ring.arena + e->tokens_off);
+    if (c->resume && !(record = record_create(c, e, r, placed))) /* r's may be overwritten */
         return c->code;
     *id = in_flight_from_now(c, e, finals, record);
     submit_publish(c, finals);
@@ -196,11 +206,8 @@ static int send_later(struct llm_client *c, const struct llm_request *r, uint64_
 {
     uint32_t finals = request_finals(r);
     struct llm_sqe e = {.top_p = 1, .repetition = 1};
-    if (finals > c->limits.max_inflight || c->owed > c->limits.max_inflight - finals)
-        return FAIL(c, -EAGAIN, "max_inflight %u is reached: take completions and retry",
-                    c->limits.max_inflight);
     fill(c, &e, r);
-    struct record *record = record_create(c, &e, r);
+    struct record *record = record_create(c, &e, r, r->tokens);
     if (!record)
         return c->code;
     *id = in_flight_from_now(c, &e, finals, record);
@@ -234,6 +241,8 @@ int llm_submit(struct llm_client *c, const struct llm_request *request, uint64_t
         return FAIL(c, -EINVAL, "llm_request.size is %u: start from LLM_REQUEST_INIT",
                     request->size);
     rc = request_check(c, r);
+    if (!rc && c->resume)
+        rc = check_owed(c, request_finals(r));
     if (!rc)
         rc = resume_is_behind(c) ? send_later(c, r, &chosen) : send(c, r, &chosen);
     if (!rc && id)

@@ -515,6 +515,29 @@ static void a_reserve_outlives_the_engine(void **state)
     llm_close(c);
 }
 
+/* A map behind a prompt that was written in place moves both: what is kept is what was sent. */
+static void a_reserve_that_moves_is_kept_whole(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c = resuming_client(f, 0, 0);
+    static const int32_t before[10] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, words[] = {7, 8, 9, 7, 8, 9};
+    struct llm_label labels[] = {{words, 6}, {words, 5}, {words, 4}};
+    struct llm_request first = request();
+    uint64_t id;
+    first.tokens = before, first.n_tokens = 10;
+    submit(c, &first);
+    int32_t *at = llm_reserve(c, 5); /* behind the first one's tokens */
+    assert_non_null(at);
+    memcpy(at, prompt, sizeof prompt);
+    take(f, before, 10); /* the arena is empty: it begins anew */
+    assert_int_equal(llm_choose(c, at, 5, labels, 3, &id), 0);
+    take(f, prompt, 5);
+    come_back(f, c);
+    take(f, before, 10);
+    take(f, prompt, 5);
+    llm_close(c);
+}
+
 static void times_go_on_counting(void **state)
 {
     struct fake *f = *state;
@@ -643,6 +666,57 @@ static void no_engine_comes_back_in_time(void **state)
     assert_int_equal(llm_wait(c, &e, -1), LLM_EOWNERDEAD);
     assert_non_null(strstr(llm_errmsg(c), "none came back within 0.040 s"));
     assert_non_null(strstr(llm_errmsg(c), "no engine 'fake' is running"));
+    llm_close(c);
+}
+
+/* Who looks again long after the time was over finds the engine that came back within it. */
+static void who_looks_late_knocks_once_more(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c = resuming_client(f, 1, 0);
+    struct llm_request r = request();
+    uint64_t id = submit(c, &r);
+    close(f->listener);
+    unlink(f->path);
+    fake_die(f);
+    notice(c);
+    expect_nothing(c); /* nobody is there */
+    f->listener = fake_listen(f->path);
+    for (uint64_t end = client_now_ns() + 2000000; client_now_ns() < end;)
+        ;
+    expect_nothing(c); /* knocks */
+    fake_handshake(f);
+    expect_nothing(c);
+    struct llm_sqe e = take(f, prompt, 5);
+    fake_done(f, e.user_data, 0, LLM_FINISH_STOP);
+    fake_publish(f);
+    expect(c, LLM_EVENT_DONE, id, 0);
+    llm_close(c);
+}
+
+/* Cancelled again and again while engines die, and hardly an event taken: no more is in flight than
+ * max_inflight, told ones included. */
+static void untold_ends_are_in_flight(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c = resuming_client(f, 0, 0);
+    struct llm_request r = request();
+    struct llm_event e;
+    for (int i = 0; i < 16; i++) {
+        uint64_t ids[FAKE_INFLIGHT], id;
+        int n = 0, rc;
+        while (n < FAKE_INFLIGHT && (rc = llm_submit(c, &r, &id)) == 0)
+            ids[n++] = id;
+        assert_true(n == FAKE_INFLIGHT || rc == -EAGAIN);
+        assert_true(llm_inflight(c) <= FAKE_INFLIGHT);
+        fake_die(f);
+        c->peer_looked_ns = 0;             /* with ends to be told, to arm does not ask */
+        assert_true(llm_poll(c, &e) >= 0); /* finds out, and knocks */
+        for (int k = 0; k < n; k++)
+            llm_cancel(c, ids[k]);
+        fake_handshake(f);
+        assert_int_equal(llm_poll(c, &e), 1);
+    }
     llm_close(c);
 }
 
@@ -857,12 +931,15 @@ int main(void)
         FAKE_TEST(what_finds_no_room_follows),
         FAKE_TEST(submitted_while_the_engine_is_away),
         FAKE_TEST(a_reserve_outlives_the_engine),
+        FAKE_TEST(a_reserve_that_moves_is_kept_whole),
         FAKE_TEST(times_go_on_counting),
         FAKE_TEST(the_next_engine_may_grant_more),
         FAKE_TEST(other_bits_are_refused),
         FAKE_TEST(other_bits_may_be_asked_for),
         FAKE_TEST(an_older_engine_is_refused),
         FAKE_TEST(no_engine_comes_back_in_time),
+        FAKE_TEST(who_looks_late_knocks_once_more),
+        FAKE_TEST(untold_ends_are_in_flight),
         FAKE_TEST(it_is_tried_again),
         FAKE_TEST(nonsense_of_the_engine_ends_it),
         FAKE_TEST(asked_for_at_the_wrong_time),
