@@ -594,11 +594,24 @@ void clients_leave(struct clients *cs, uint32_t slot)
     STATS_SET(cs->stats, clients, cs->n_live);
 }
 
+/* Into the rings, for who looks at nothing else, and to who sleeps on them. */
+static void tell_end(struct client *c, int code, const char *why)
+{
+    ring_evict(&c->ring, code, why);
+    syscall(SYS_futex, &c->ring.down->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void clients_orphan(struct clients *cs, uint32_t slot)
+{
+    tell_end(&cs->slots[slot], LLM_EEVICTED,
+             "the process that connected has ended; one that it forked connects for itself");
+    clients_leave(cs, slot);
+}
+
 void clients_evict(struct clients *cs, uint32_t slot, int code, const char *why)
 {
     struct client *c = &cs->slots[slot];
-    ring_evict(&c->ring, code, why);
-    syscall(SYS_futex, &c->ring.down->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    tell_end(c, code, why);
     STATS_ADD(cs->stats, evictions, 1);
     board_error(cs->board, code, "client %u (%.40s) was evicted: %.120s", slot, c->name, why);
     clients_leave(cs, slot);

@@ -159,6 +159,9 @@ bool clients_hold(const struct clients *cs);
 
 /* LIVE -> LEAVING, appended to `leaving`. */
 void clients_leave(struct clients *cs, uint32_t slot);
+/* The same where the process that connected has ended: one that it forked may still look at the
+ * rings, and is told. */
+void clients_orphan(struct clients *cs, uint32_t slot);
 /* The same with a reason that the client, the board and its errors are told. */
 void clients_evict(struct clients *cs, uint32_t slot, int code, const char *why);
 /* DRAINING -> FREE, or, with large segments, soon. */

@@ -119,8 +119,10 @@ static void on_client(struct loop *l, uint32_t slot, uint32_t generation, unsign
         wait == CLIENT_WAIT_SOCKET && result > 0 && !(result & (POLLHUP | POLLERR | POLLRDHUP));
     if (spoke)
         clients_evict(cs, slot, LLM_EPROTO, "it sent something after WELCOME");
-    else if (wait == CLIENT_WAIT_SOCKET || wait == CLIENT_WAIT_PROCESS)
+    else if (wait == CLIENT_WAIT_SOCKET)
         clients_leave(cs, slot);
+    else if (wait == CLIENT_WAIT_PROCESS)
+        clients_orphan(cs, slot);
     else
         clients_woken(cs, slot);
 }
