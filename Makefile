@@ -24,6 +24,7 @@ CLIENT_SRC := $(wildcard client/*.c client/text/*.c)
 GPU_SRC    := $(wildcard gpu/*.c gpu/cpu/*.c)
 APP_SRC    := $(wildcard appliance/*.c appliance/model/*.c)
 CTL_SRC    := $(wildcard tools/llmctl/*.c)
+GW_SRC     := $(wildcard tools/gateway/*.c)
 MODEL_SRC  := $(wildcard appliance/model/*.c)
 SUPPORT_SRC:= $(wildcard tests/support/*.c)
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/e2e/test_*.c tests/fault/test_*.c)
@@ -37,6 +38,7 @@ CLIENT_O := $(call obj,$(CLIENT_SRC))
 GPU_O := $(call obj,$(GPU_SRC))
 APP_O := $(call obj,$(APP_SRC))
 CTL_O := $(call obj,$(CTL_SRC))
+GW_O := $(call obj,$(GW_SRC)) $(patsubst %,$(B)/obj/%.o,$(wildcard tools/gateway/page.html))
 MODEL_O := $(call obj,$(MODEL_SRC))
 SUPPORT_O := $(call obj,$(SUPPORT_SRC))
 EXAMPLES := $(patsubst %.c,$(B)/%,$(wildcard client/examples/*.c))
@@ -57,7 +59,7 @@ include etc/install.mk
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 all: deps ## build everything into build/
-	@$(MAKE) -s --no-print-directory $(PARALLEL) $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
+	@$(MAKE) -s --no-print-directory $(PARALLEL) $(B)/llmd $(B)/llmctl $(B)/llm-gateway $(B)/libllmclient.so $(B)/libllmclient.a $(EXAMPLES)
 
 help: ## this list
 	@echo 'make [TARGET] [B=build-folder] [CC=gcc|clang] [SAN=address,undefined|thread] [GOLDEN=folder]'
@@ -148,6 +150,16 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 $(B)/llmctl: $(CTL_O) $(MODEL_O) $(B)/obj/client.a
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -luring -lxxhash -ljansson -ledit -lncursesw -lm
+
+# files that are served: their bytes, with names of ld's
+$(B)/obj/%.html.o: %.html
+	@mkdir -p $(@D)
+	@$(LD) -r -b binary -z noexecstack -o $@ $<
+
+# the library as every program gets it; path.o names boards
+$(B)/llm-gateway: $(GW_O) $(B)/obj/shm/path.o $(B)/libllmclient.a
+	@echo '  LINK $@'
+	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -lmicrohttpd -ljansson
 
 # as a program outside the tree is built
 $(B)/client/examples/%: client/examples/%.c $(B)/libllmclient.a

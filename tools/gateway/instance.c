@@ -1,0 +1,638 @@
+/* instance.c - see instance.h. */
+#include "instance.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "answer.h"
+#include "board.h"
+#include "gateway.h"
+#include "request.h"
+
+/* What epoll says: these two, else the serial of a call. */
+enum { TAG_MAILBOX = 1, TAG_ENGINE = 2, FIRST_SERIAL = 16 };
+enum { EPOLL_BATCH = 64, PAUSE_MIN_MS = 20, PAUSE_MAX_MS = 250 };
+
+/* So often the thread looks whether the engine lives, when nothing else wakes it. */
+enum { WATCH_MS = 250 };
+
+/* A submission in flight. */
+struct part {
+    struct call *call; /* NULL: free */
+    uint32_t prompt, serial;
+    uint32_t owed; /* finals to come */
+};
+
+struct instance {
+    char name[LLM_INSTANCE_MAX + 1];
+    pthread_t thread;
+    int epoll, bell;
+    uint32_t resume_timeout_ms;
+
+    pthread_mutex_t lock; /* of the mailbox and the model */
+    struct call *mail, **mail_end;
+    struct model *model;
+    atomic_bool connected, draining, stopping;
+    atomic_uint busy;
+
+    /* the thread's */
+    struct llm_client *client;
+    struct board_watch board;
+    struct call *calls; /* all that have not ended, the oldest last */
+    struct part *parts; /* (n_parts) */
+    uint32_t n_parts, next_part, part_serial;
+    uint64_t next_serial;
+    bool owes_cancels;
+    uint32_t pending; /* calls with prompts that are not submitted */
+    uint32_t engine_pid, pause_ms;
+    struct buffer scratch;
+    struct request_lists lists;
+};
+
+/* ---- for other threads ---- */
+
+const char *instance_name(const struct instance *i)
+{
+    return i->name;
+}
+
+bool instance_connected(const struct instance *i)
+{
+    return atomic_load(&i->connected);
+}
+
+uint32_t instance_busy(const struct instance *i)
+{
+    return atomic_load(&i->busy);
+}
+
+void instance_drain(struct instance *i)
+{
+    atomic_store(&i->draining, true);
+}
+
+struct model *instance_model(struct instance *i)
+{
+    pthread_mutex_lock(&i->lock);
+    struct model *m = i->model ? model_ref(i->model) : NULL;
+    pthread_mutex_unlock(&i->lock);
+    return m;
+}
+
+void instance_notice(struct instance *i)
+{
+    uint64_t one = 1;
+    ssize_t n = write(i->bell, &one, sizeof one);
+    (void)n; /* a full counter rings as well */
+}
+
+void instance_submit(struct instance *i, struct call *c)
+{
+    atomic_fetch_add(&i->busy, 1);
+    c->queued = NULL;
+    pthread_mutex_lock(&i->lock);
+    *i->mail_end = c;
+    i->mail_end = &c->queued;
+    pthread_mutex_unlock(&i->lock);
+    instance_notice(i);
+}
+
+static struct call *take_mail(struct instance *i)
+{
+    pthread_mutex_lock(&i->lock);
+    struct call *c = i->mail;
+    i->mail = NULL;
+    i->mail_end = &i->mail;
+    pthread_mutex_unlock(&i->lock);
+    return c;
+}
+
+static void publish_model(struct instance *i, struct model *m)
+{
+    pthread_mutex_lock(&i->lock);
+    struct model *old = i->model;
+    i->model = m;
+    pthread_mutex_unlock(&i->lock);
+    model_unref(old);
+}
+
+/* ---- the calls ---- */
+
+struct watch {
+    struct instance *instance;
+    struct call *call;
+};
+
+static void watch_socket(void *context, int socket)
+{
+    struct watch *w = context;
+    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = w->call->serial};
+    if (epoll_ctl(w->instance->epoll, EPOLL_CTL_ADD, socket, &e) < 0 && errno == EEXIST)
+        epoll_ctl(w->instance->epoll, EPOLL_CTL_MOD, socket, &e);
+}
+
+static void forget_socket(void *context, int socket)
+{
+    struct instance *i = context;
+    epoll_ctl(i->epoll, EPOLL_CTL_DEL, socket, NULL);
+}
+
+static bool is_pending(const struct call *c)
+{
+    return !c->told && c->next_prompt < c->n_prompts;
+}
+
+static void link_call(struct instance *i, struct call *c)
+{
+    c->serial = i->next_serial++;
+    c->before = NULL;
+    c->next = i->calls;
+    if (i->calls)
+        i->calls->before = c;
+    i->calls = c;
+    struct watch w = {i, c};
+    call_with_socket(c, watch_socket, &w);
+}
+
+static void unlink_call(struct instance *i, struct call *c)
+{
+    *(c->before ? &c->before->next : &i->calls) = c->next;
+    if (c->next)
+        c->next->before = c->before;
+    atomic_fetch_sub(&i->busy, 1);
+    call_unref(c);
+}
+
+static bool has_parts(const struct call *c)
+{
+    for (uint32_t k = 0; c->part_ids && k < c->n_prompts; k++)
+        if (c->part_ids[k])
+            return true;
+    return false;
+}
+
+/* A call that is told leaves with its last part. */
+static void maybe_leave(struct instance *i, struct call *c)
+{
+    if (c->told && !has_parts(c))
+        unlink_call(i, c);
+}
+
+static void pay(struct call *c)
+{
+    uint64_t tokens = c->prompt_tokens;
+    for (uint32_t k = 0; c->choices && k < call_choices(c); k++)
+        tokens += c->choices[k].n_tokens;
+    if (c->key)
+        key_leave(c->key, gateway_now_ns(), tokens);
+    c->key = NULL;
+}
+
+/* The end of the call, for the connection. `c` may be gone afterwards. */
+static void tell_end(struct instance *i, struct call *c, struct buffer *more,
+                     const struct problem *problem)
+{
+    if (c->told)
+        return;
+    i->pending -= is_pending(c);
+    c->told = true;
+    pay(c);
+    call_with_socket(c, forget_socket, i);
+    call_end(c, more, problem);
+    for (uint32_t k = 0; c->part_ids && i->client && k < c->n_prompts; k++)
+        if (c->part_ids[k] && llm_cancel(i->client, c->part_ids[k]) == -EAGAIN)
+            i->owes_cancels = true;
+    maybe_leave(i, c);
+}
+
+static void fail_call(struct instance *i, struct call *c, const struct problem *problem)
+{
+    buffer_clear(&i->scratch);
+    if (c->opened)
+        answer_fail(c, problem, &i->scratch);
+    tell_end(i, c, &i->scratch, problem);
+}
+
+__attribute__((format(printf, 5, 6))) static void refuse_call(struct instance *i, struct call *c,
+                                                              int status, const char *code,
+                                                              const char *format, ...)
+{
+    struct problem problem = {0};
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    problem_set(&problem, status, code, NULL, "%s", text);
+    fail_call(i, c, &problem);
+}
+
+static void fail_all(struct instance *i, const struct problem *problem)
+{
+    for (struct call *c = i->calls, *next; c; c = next) {
+        next = c->next;
+        fail_call(i, c, problem);
+    }
+}
+
+/* Cancels that found the ring full. */
+static void cancel_again(struct instance *i)
+{
+    i->owes_cancels = false;
+    for (struct call *c = i->calls; c; c = c->next)
+        for (uint32_t k = 0; c->told && c->part_ids && k < c->n_prompts; k++)
+            if (c->part_ids[k] && llm_cancel(i->client, c->part_ids[k]) == -EAGAIN)
+                i->owes_cancels = true;
+}
+
+/* Ends the calls whose connection is through or lost. */
+static void drop_unwanted(struct instance *i)
+{
+    for (struct call *c = i->calls, *next; c; c = next) {
+        next = c->next;
+        if (!c->told && !call_wanted(c))
+            tell_end(i, c, NULL, NULL);
+    }
+}
+
+static void hung_up(struct instance *i, uint64_t serial)
+{
+    struct call *c = i->calls;
+    while (c && c->serial != serial)
+        c = c->next;
+    if (c)
+        refuse_call(i, c, 499, "client_closed_request", "the client has closed the connection");
+}
+
+/* ---- submitting ---- */
+
+static struct part *free_part(struct instance *i)
+{
+    for (uint32_t n = 0; n < i->n_parts; n++) {
+        struct part *p = &i->parts[i->next_part];
+        i->next_part = (i->next_part + 1) % i->n_parts;
+        if (!p->call)
+            return p;
+    }
+    return NULL;
+}
+
+static uint64_t part_id(const struct instance *i, const struct part *p)
+{
+    return (uint64_t)p->serial << 32 | (uint32_t)(p - i->parts + 1);
+}
+
+static struct part *part_of(struct instance *i, uint64_t id)
+{
+    uint32_t at = (uint32_t)id - 1;
+    struct part *p = at < i->n_parts ? &i->parts[at] : NULL;
+    return p && p->call && part_id(i, p) == id ? p : NULL;
+}
+
+static int submit_prompt(struct instance *i, struct call *c)
+{
+    struct llm_request r;
+    struct part *p = free_part(i);
+    if (!p)
+        return -EAGAIN;
+    request_fill(c, c->next_prompt, &r, &i->lists);
+    p->serial = ++i->part_serial;
+    p->call = c;
+    p->prompt = c->next_prompt;
+    p->owed = c->params.n;
+    r.user_data = part_id(i, p);
+    int rc = llm_submit(i->client, &r, NULL);
+    if (rc < 0)
+        p->call = NULL;
+    else
+        c->part_ids[c->next_prompt++] = r.user_data;
+    return rc;
+}
+
+/* As many of its prompts as there is room for. */
+static void submit_call(struct instance *i, struct call *c)
+{
+    int rc = 0;
+    while (!rc && c->next_prompt < c->n_prompts)
+        rc = submit_prompt(i, c);
+    if (!rc) {
+        i->pending--;
+    } else if (rc != -EAGAIN) {
+        struct problem problem = {0};
+        problem_of_engine(&problem, rc, 0, llm_errmsg(i->client));
+        fail_call(i, c, &problem);
+    }
+}
+
+/* The calls that wait for room, the oldest first. */
+static void submit_pending(struct instance *i)
+{
+    struct call *last = i->pending ? i->calls : NULL;
+    while (last && last->next)
+        last = last->next;
+    for (struct call *c = last, *before; c; c = before) {
+        before = c->before;
+        if (is_pending(c))
+            submit_call(i, c);
+    }
+}
+
+static bool engine_is_here(struct instance *i)
+{
+    return i->client && board_watch_lives(&i->board);
+}
+
+static void take_call(struct instance *i, struct call *c)
+{
+    struct problem problem = {0};
+    link_call(i, c);
+    i->pending++;
+    if (answer_begin(c, &problem))
+        fail_call(i, c, &problem);
+    else if (atomic_load(&i->draining))
+        refuse_call(i, c, 503, "shutting_down", "the gateway is stopping");
+    else if (!engine_is_here(i))
+        refuse_call(i, c, 503, "engine_unavailable", "the engine \"%s\" is not there at the moment",
+                    i->name);
+    else if (i->pending > INSTANCE_PENDING_MAX)
+        refuse_call(i, c, 429, "queue_full", "%d requests wait for the engine: try again later",
+                    INSTANCE_PENDING_MAX);
+    else if (i->pending == 1) /* not before those that wait */
+        submit_call(i, c);
+}
+
+static void read_mail(struct instance *i)
+{
+    for (struct call *c = take_mail(i), *next; c; c = next) {
+        next = c->queued;
+        take_call(i, c);
+    }
+}
+
+/* ---- events ---- */
+
+/* What ends a choice without an answer; false: it has one. */
+static bool problem_of_final(const struct call *c, uint32_t index, const struct llm_event *e,
+                             struct problem *problem)
+{
+    if (e->type == LLM_EVENT_ERROR)
+        return problem_of_engine(problem, e->status, e->position, NULL), true;
+    if (e->finish == LLM_FINISH_CANCELLED)
+        return problem_set(problem, 503, "engine_stopping", NULL,
+                           "the engine has cancelled the request: it is stopping"),
+               true;
+    bool late = e->finish == LLM_FINISH_TIMEOUT || e->finish == LLM_FINISH_DEADLINE;
+    if (late && !c->choices[index].n_tokens)
+        return problem_set(problem, 504, "timeout", NULL,
+                           "the time for this request was over before its first token"),
+               true;
+    return false;
+}
+
+static void answer(struct instance *i, struct call *c, uint32_t index, const struct llm_event *e)
+{
+    struct problem problem = {0};
+    bool final = e->type != LLM_EVENT_TOKENS;
+    if (final && problem_of_final(c, index, e, &problem)) {
+        fail_call(i, c, &problem);
+        return;
+    }
+    buffer_clear(&i->scratch);
+    if (c->params.stream && !c->opened) {
+        c->opened = true;
+        call_open(c);
+    }
+    answer_event(c, i->client, index, e, &i->scratch);
+    c->owed -= final;
+    if (!c->owed) {
+        answer_finish(c, &i->scratch);
+        tell_end(i, c, &i->scratch, NULL);
+    } else if (c->params.stream && i->scratch.bytes && !call_add(c, &i->scratch)) {
+        tell_end(i, c, NULL, NULL);
+    }
+}
+
+static void on_event(struct instance *i, const struct llm_event *e)
+{
+    struct part *p = part_of(i, e->id);
+    if (!p)
+        return;
+    struct call *c = p->call;
+    bool over = e->type != LLM_EVENT_TOKENS && !--p->owed;
+    if (over) {
+        c->part_ids[p->prompt] = 0;
+        p->call = NULL;
+    }
+    if (c->told)
+        maybe_leave(i, c);
+    else if (e->choice < c->params.n)
+        answer(i, c, p->prompt * c->params.n + e->choice, e);
+}
+
+/* Until there is none. 0, or why the handle has ended. */
+static int take_events(struct instance *i)
+{
+    struct llm_event e;
+    int rc;
+    while ((rc = llm_poll(i->client, &e)) == 1)
+        on_event(i, &e);
+    return rc;
+}
+
+/* ---- connecting ---- */
+
+static void update_model(struct instance *i)
+{
+    struct llm_limits limits;
+    llm_get_limits(i->client, &limits);
+    if (limits.engine_pid == i->engine_pid)
+        return;
+    struct model *m = model_of_client(i->client);
+    if (!m)
+        return; /* out of memory: the next wake tries again */
+    i->engine_pid = limits.engine_pid;
+    publish_model(i, m);
+}
+
+static bool connect_engine(struct instance *i)
+{
+    struct llm_options o = LLM_OPTIONS_INIT;
+    o.name = "llm-gateway";
+    o.max_inflight = INSTANCE_INFLIGHT;
+    o.max_top_logprobs = PARAMS_TOP_MAX;
+    if (llm_connect(&i->client, i->name, &o) < 0) {
+        i->client = NULL;
+        return false;
+    }
+    llm_resume(i->client, i->resume_timeout_ms, 0); /* an engine of 1.0 cannot: then without */
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = TAG_ENGINE};
+    int fd = llm_fd(i->client);
+    i->engine_pid = 0;
+    if (fd < 0 || epoll_ctl(i->epoll, EPOLL_CTL_ADD, fd, &e) < 0) {
+        llm_close(i->client);
+        i->client = NULL;
+        return false;
+    }
+    update_model(i);
+    i->pause_ms = PAUSE_MIN_MS;
+    atomic_store(&i->connected, true);
+    fprintf(stderr, "llm-gateway: connected to the engine \"%s\"\n", i->name);
+    return true;
+}
+
+/* Told calls whose parts ended with the handle. */
+static void drop_told(struct instance *i)
+{
+    for (struct call *c = i->calls, *next; c; c = next) {
+        next = c->next;
+        maybe_leave(i, c);
+    }
+}
+
+static void disconnect_engine(struct instance *i, int code)
+{
+    struct problem problem = {0};
+    atomic_store(&i->connected, false);
+    problem_of_engine(&problem, code, 0, llm_errmsg(i->client));
+    fprintf(stderr, "llm-gateway: engine \"%s\": %s\n", i->name, llm_errmsg(i->client));
+    epoll_ctl(i->epoll, EPOLL_CTL_DEL, llm_fd(i->client), NULL);
+    llm_close(i->client);
+    i->client = NULL;
+    for (uint32_t k = 0; k < i->n_parts; k++)
+        if (i->parts[k].call) {
+            i->parts[k].call->part_ids[i->parts[k].prompt] = 0;
+            i->parts[k].call = NULL;
+        }
+    fail_all(i, &problem);
+    drop_told(i);
+}
+
+/* ---- the thread ---- */
+
+static void wait_for_news(struct instance *i, int timeout_ms)
+{
+    struct epoll_event events[EPOLL_BATCH];
+    int n = epoll_wait(i->epoll, events, EPOLL_BATCH, timeout_ms);
+    for (int k = 0; k < n; k++) {
+        uint64_t rings;
+        if (events[k].data.u64 >= FIRST_SERIAL)
+            hung_up(i, events[k].data.u64);
+        else if (events[k].data.u64 == TAG_MAILBOX && read(i->bell, &rings, sizeof rings) > 0)
+            drop_unwanted(i);
+    }
+}
+
+/* One round with an engine: everything that there is to do, then sleep. */
+static void serve(struct instance *i)
+{
+    int rc = take_events(i);
+    read_mail(i);
+    if (!rc && i->owes_cancels)
+        cancel_again(i);
+    if (!rc)
+        submit_pending(i);
+    if (rc < 0) {
+        disconnect_engine(i, rc);
+        return;
+    }
+    update_model(i);
+    atomic_store(&i->connected, board_watch_lives(&i->board));
+    wait_for_news(i, llm_arm(i->client) ? 0 : WATCH_MS);
+}
+
+static void serve_nobody(struct instance *i)
+{
+    if (connect_engine(i))
+        return;
+    read_mail(i);
+    wait_for_news(i, (int)i->pause_ms);
+    i->pause_ms = i->pause_ms * 2 < PAUSE_MAX_MS ? i->pause_ms * 2 : PAUSE_MAX_MS;
+}
+
+static void *run(void *context)
+{
+    struct instance *i = context;
+    while (!atomic_load(&i->stopping)) {
+        if (i->client)
+            serve(i);
+        else
+            serve_nobody(i);
+    }
+    struct problem problem = {0};
+    problem_set(&problem, 503, "shutting_down", NULL, "the gateway is stopping");
+    read_mail(i);
+    fail_all(i, &problem);
+    if (i->client)
+        disconnect_engine(i, LLM_ESHUTDOWN);
+    return NULL;
+}
+
+/* ---- beginning and end ---- */
+
+static int prepare(struct instance *i)
+{
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = TAG_MAILBOX};
+    i->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    i->epoll = epoll_create1(EPOLL_CLOEXEC);
+    i->n_parts = INSTANCE_INFLIGHT;
+    i->parts = calloc(i->n_parts, sizeof *i->parts);
+    if (!i->parts)
+        return -ENOMEM;
+    if (i->bell < 0 || i->epoll < 0 || epoll_ctl(i->epoll, EPOLL_CTL_ADD, i->bell, &e) < 0)
+        return -errno;
+    return 0;
+}
+
+static void destroy(struct instance *i)
+{
+    if (i->bell >= 0)
+        close(i->bell);
+    if (i->epoll >= 0)
+        close(i->epoll);
+    board_watch_close(&i->board);
+    model_unref(i->model);
+    free(i->parts);
+    buffer_free(&i->scratch);
+    pthread_mutex_destroy(&i->lock);
+    free(i);
+}
+
+int instance_start(struct instance **out, const char *name, uint32_t resume_timeout_ms)
+{
+    struct instance *i = calloc(1, sizeof *i);
+    if (!i)
+        return -ENOMEM;
+    snprintf(i->name, sizeof i->name, "%s", name);
+    pthread_mutex_init(&i->lock, NULL);
+    i->mail_end = &i->mail;
+    i->bell = i->epoll = -1;
+    i->next_serial = FIRST_SERIAL;
+    i->resume_timeout_ms = resume_timeout_ms;
+    i->pause_ms = PAUSE_MIN_MS;
+    board_watch_open(&i->board, name);
+    int rc = prepare(i);
+    if (!rc)
+        rc = -pthread_create(&i->thread, NULL, run, i);
+    if (rc) {
+        destroy(i);
+        return rc;
+    }
+    *out = i;
+    return 0;
+}
+
+void instance_stop(struct instance *i)
+{
+    atomic_store(&i->stopping, true);
+    instance_notice(i);
+    pthread_join(i->thread, NULL);
+    destroy(i);
+}
