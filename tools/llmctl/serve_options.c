@@ -406,6 +406,10 @@ int serve_options_parse(struct serve_options *o, int argc, char **argv)
     args_add(&o->engine, "--drain-timeout-ms=%llu", (unsigned long long)(o->drain_s * 1e3));
     args_add(&o->gateway, "--instance");
     args_add(&o->gateway, "%s", o->instance);
+    /* its own limit is in whole seconds; ours ends it a little later */
+    args_add(&o->gateway, "--drain-timeout-s");
+    args_add(&o->gateway, "%llu",
+             (unsigned long long)(o->drain_s < 3600 ? o->drain_s + 0.999 : 3600));
     args_add(&o->gateway, "--listen");
     bool six = strchr(o->host, ':') && *o->host != '[';
     args_add(&o->gateway, six ? "[%s]:%llu" : "%s:%llu", o->host, (unsigned long long)o->port);
