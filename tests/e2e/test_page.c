@@ -32,7 +32,7 @@ static void in_a_browser(void **state)
         skip();
     }
     int status;
-    char *out = run_command(&status, "timeout 240 python3 tests/page/check_page.py '%s' 2>&1",
+    char *out = run_command(&status, "timeout 240 python3 -B tests/page/check_page.py '%s' 2>&1",
                             scratch_dir());
     bool none = status == 77;
     if (status && !none)
