@@ -106,6 +106,8 @@ def _to_engine(
     for what, number in numbers.items():
         if not isinstance(number, int) or not 0 <= number < 2**32:
             raise InvalidRequest(f"{what} is {number!r}, not a whole number from 0 to 2**32 - 1")
+    if "\0" in target:
+        raise InvalidRequest(f"{target!r} is no name of an engine")  # C would see half of it
     wanted = Wanted(
         size=ctypes.sizeof(Wanted),
         max_inflight=max_inflight,

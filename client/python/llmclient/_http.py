@@ -3,11 +3,12 @@ the next one where the server allows it."""
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, List, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, List, NoReturn, Optional, Sequence, Tuple
 
 from ._http1 import Response
 from ._openai import BODY_MAX, Exchange, Target, completion, conversation, message, only_model
@@ -25,7 +26,7 @@ NO_SESSION = "sessions over HTTP: the API has none; send the whole conversation 
 NO_CHOOSE = "choosing among labels over HTTP: the API gives no log-probabilities of given texts"
 
 
-def connect_error(where: Target, error: OSError) -> Error:
+def connect_error(where: Target, error: Exception) -> Error:
     if isinstance(error, (socket.timeout, TimeoutError)):
         return Timeout(f"{where.name} did not answer within {where.connect_timeout_s:g} s")
     if isinstance(error, PermissionError):
@@ -54,7 +55,7 @@ class Pool:
             if self._context:
                 return self._context.wrap_socket(s, server_hostname=where.host)
             return s
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a host that can be no name
             if s:
                 s.close()
             raise connect_error(where, error) from None
@@ -99,6 +100,11 @@ def _closed(s: socket.socket) -> bool:
         return False
     except OSError:
         return True
+
+
+def _here() -> Tuple[int, int]:
+    """After a fork two processes would read the answers of one connection."""
+    return os.getpid(), threading.get_ident()
 
 
 class HttpStream(Stream):
@@ -165,7 +171,7 @@ class HttpStream(Stream):
 
 class HttpClient(Client):
     def __init__(self, where: Target, context: Optional[ssl.SSLContext] = None) -> None:
-        self._thread = threading.get_ident()
+        self._owner = _here()
         self.pool = Pool(where, context)
         self.max_model_len = None
         if where.model is None:
@@ -192,8 +198,11 @@ class HttpClient(Client):
         return only_model(where, response, bytes(body))
 
     def check(self) -> None:
-        if self._thread != threading.get_ident():
-            raise WrongThread("a client belongs to the thread that connected it")
+        if self._owner != _here():
+            raise WrongThread(
+                "a client belongs to the thread (and process) that connected it: "
+                "connect once more in this one"
+            )
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
         self.check()

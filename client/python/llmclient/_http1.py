@@ -7,10 +7,12 @@ What a server sends is checked; lengths have the limits below.
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Mapping, Optional
 
 from .errors import ProtocolError
 
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 HEAD_MAX = 65536
 EVENT_MAX = 1 << 24
 
@@ -172,17 +174,14 @@ class Events:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._looked = 0  # bytes of it in which no line ends
         self._data: List[bytes] = []
         self._bytes = 0
 
     def feed(self, piece: bytes) -> List[str]:
         """The events that this piece of the body completes."""
-        self._buffer += piece
         events: List[str] = []
-        while True:
-            line = self._line()
-            if line is None:
-                break
+        for line in self._lines(piece):
             if line:
                 self._field(line)
             elif self._data:
@@ -197,17 +196,19 @@ class Events:
         if name == b"data":
             value = value[1:] if value.startswith(b" ") else value
             self._data.append(value)
-            self._bytes += len(value)
+            self._bytes += len(value) + 1
 
-    def _line(self) -> Optional[bytes]:
-        """Lines end with CRLF, LF or CR; a CR at the very end may be half of a CRLF: it waits."""
-        ends = [at for at in (self._buffer.find(b"\n"), self._buffer.find(b"\r")) if at >= 0]
-        if not ends:
-            return None
-        end = min(ends)
-        if self._buffer[end] == 13 and end + 1 == len(self._buffer):
-            return None
-        after = end + (2 if self._buffer[end : end + 2] == b"\r\n" else 1)
-        line = bytes(self._buffer[:end])
-        del self._buffer[:after]
-        return line
+    def _lines(self, piece: bytes) -> List[bytes]:
+        """Lines end with CRLF, LF or CR; a CR at the very end may be half of a CRLF: it waits. Each
+        byte is looked at once, however the pieces are cut."""
+        buffer, at = self._buffer, 0
+        lines: List[bytes] = []
+        buffer += piece
+        for start, end in [found.span() for found in _LINE_END.finditer(buffer, self._looked)]:
+            if end == len(buffer) and buffer[-1] == 13:
+                break
+            lines.append(bytes(buffer[at:start]))
+            at = end
+        del buffer[:at]
+        self._looked = len(buffer) - buffer.endswith(b"\r")
+        return lines

@@ -10,7 +10,7 @@ from ._http import NO_CHOOSE, NO_SESSION, NO_TOKENIZER, READ, connect_error
 from ._http1 import Response
 from ._openai import BODY_MAX, Exchange, Target, completion, conversation, message, only_model
 from .client import AsyncClient, AsyncSession, AsyncStream, Labels
-from .errors import ConnectError, EngineDied, Error, InvalidRequest, NotSupported, WrongThread
+from .errors import ConnectError, EngineDied, InvalidRequest, NotSupported, WrongThread
 from .types import Chunk, Message, Options, Prompt, Result, params
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AsyncPool:
             return await asyncio.wait_for(opening, where.connect_timeout_s)
         except asyncio.TimeoutError:
             raise connect_error(where, TimeoutError()) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise connect_error(where, error) from None
 
     async def send(self, data: bytes) -> Connection:
@@ -82,7 +82,7 @@ class _Fetch:
             while not x.ended:
                 await self._read(connection[0])
                 self._tell()
-        except Error as error:
+        except Exception as error:  # whoever waits for the stream is told, whatever it is
             x.fail(error)
         finally:
             x.ended = True

@@ -62,7 +62,10 @@ def target(
         if not path.startswith("/"):
             raise InvalidRequest(f"{address}: unix: wants the absolute path of a socket")
         return Target(False, "localhost", 0, path, "/v1", {"Host": "localhost", **common}, model)
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise InvalidRequest(f"{address}: {error}") from None
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
@@ -145,14 +148,14 @@ class Exchange:
         self.response = Response()
         self.queue: Deque[Chunk] = deque()
         self.ended = False
-        self.error: Optional[Error] = None
+        self.error: Optional[Exception] = None
         self._where = where
         self._assembly = Assembly(params.n)
         self._events: Optional[Events] = None
         self._plain = bytearray()
         self._usage = Usage()
         self._sent = self._first = self._last = 0.0
-        self._done = False  # [DONE] has come: only the end of the response is missing
+        self._done = 0.0  # when [DONE] came: only the end of the response is missing
         self._deadline_s = params.deadline_ms and params.deadline_ms / 1000
         self._timeout_s = params.timeout_ms and params.timeout_ms / 1000
 
@@ -164,7 +167,7 @@ class Exchange:
     def patience(self) -> float:
         """How long to wait for the next bytes, seconds; 0: `expired` says what then."""
         if self._done:
-            return END_S
+            return max(self._done + END_S - time.monotonic(), 0.0)
         waits = [self._where.read_timeout_s]
         waited = time.monotonic() - self._sent
         if self._timeout_s:
@@ -173,11 +176,11 @@ class Exchange:
             waits.append(self._deadline_s - waited)
         return max(min(waits), 0.0)
 
-    def expired(self) -> Optional[Error]:
-        """The patience is over: an error, or None where the timeout ends it with what there is."""
+    def expired(self) -> None:
+        """The patience is over: an error, or none where the timeout ends it with what there is."""
         self.ended = True
         if self._done:
-            return None
+            return
         waited = time.monotonic() - self._sent
         if self._deadline_s and not self._first and waited >= self._deadline_s:
             ms = round(1000 * self._deadline_s)
@@ -189,7 +192,6 @@ class Exchange:
             self.error = EngineDied(
                 f"{self._where.name} has said nothing for {self._where.read_timeout_s:g} s"
             )
-        return self.error
 
     # ---- bytes ----
 
@@ -203,7 +205,7 @@ class Exchange:
         except Error as error:
             self.fail(error)
 
-    def fail(self, error: Error) -> None:
+    def fail(self, error: Exception) -> None:
         self.error = self.error or error
         self.ended = True
 
@@ -240,7 +242,7 @@ class Exchange:
 
     def _event(self, data: str) -> None:
         if data == "[DONE]":
-            self._done = True
+            self._done = time.monotonic()
             return
         self._answer(_object(data), "delta")
 
@@ -294,7 +296,7 @@ class Exchange:
 def _object(text: str) -> Dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # of depths that nobody means
         value = None
     if not isinstance(value, dict):
         raise ProtocolError(f"no JSON object came, but {text[:80]!r}")
@@ -308,8 +310,9 @@ def _logprobs(given: Any) -> List[float]:
     values = given.get("token_logprobs")
     if not isinstance(values, list):
         content = given.get("content")
-        values = [t.get("logprob") for t in content or [] if isinstance(t, dict)]
-    return [float(v) for v in values if isinstance(v, (int, float))]
+        content = content if isinstance(content, list) else []
+        values = [t.get("logprob") for t in content if isinstance(t, dict)]
+    return [float(v) for v in values if isinstance(v, (int, float)) and -1e9 < v < 1e9]
 
 
 def refusal(response: Response, text: str) -> Error:
@@ -326,7 +329,7 @@ def refusal(response: Response, text: str) -> Error:
         error = error.get("error", error)
         sentence = str(error.get("message") or error.get("detail") or sentence)
         reason = str(error.get("code") or "")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     after = response.headers.get("retry-after", "")
     wait = float(after) if after.isascii() and after.isdigit() else None
@@ -339,7 +342,8 @@ def only_model(where: Target, response: Response, body: bytes) -> str:
     if response.status != 200:
         raise refusal(response, text)
     data = _object(text).get("data")
-    names = [str(m.get("id")) for m in data or [] if isinstance(m, dict) and m.get("id")]
+    data = data if isinstance(data, list) else []
+    names = [str(m.get("id")) for m in data if isinstance(m, dict) and m.get("id")]
     if len(names) == 1:
         return names[0]
     listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -145,7 +145,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     ["say", TEXT, CHOICE?], ["finish", REASON, CHOICE?], ["usage", P, C], ["data", TEXT],
     ["raw", TEXT], ["done"], ["wait"] until the test releases the server, ["close"],
-    ["leave"] (without notice, behind the answer),
+    ["leave"] (without notice, behind the answer), ["comments"] without end,
     ["status", CODE, BODY, HEADERS?], ["plain", BODY]
     """
 
@@ -232,6 +232,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def step_flood(self):
         while True:
             self.step_say("more ")
+
+    def step_comments(self):
+        while not self.server.released.wait(0.01):
+            self.step_raw(": still here\n\n")
 
     def step_close(self):
         self.begun = False

@@ -163,6 +163,19 @@ class Scenarios:
         self.fails(llmclient.ProtocolError, ["say", "a", 5])
         self.fails(llmclient.ProtocolError, ["data", '{"choices": [{"index": "0"}]}'])
 
+    def test_depths_and_sizes_that_nobody_means(self):
+        self.fails(llmclient.ProtocolError, ["data", "[" * 200000])
+        self.fails(llmclient.EngineError, ["status", 500, "[" * 200000])
+        finish = [["finish", "stop"], ["done"]]
+        for logprobs in ({"content": 5}, {"token_logprobs": [10**400, "x", None, -1]}):
+            choice = {"index": 0, "text": "a", "logprobs": logprobs}
+            _, result = self.ask(["data", json.dumps({"choices": [choice]})], *finish)
+            self.assertEqual(result.text, "a")
+
+    def test_a_server_that_goes_on_behind_the_end(self):
+        chunks, _ = self.ask(["say", "a"], ["finish", "stop"], ["done"], ["comments"])
+        self.assertEqual([chunk.text for chunk in chunks], ["a"])
+
     def test_deadline(self):
         self.fails(llmclient.DeadlineMissed, ["wait"], deadline_ms=30)
         # it is of the first token only
@@ -196,6 +209,8 @@ class Scenarios:
             "http://h:99999/v1",
             "unix:relative",
             "http://u@h/",
+            "http://[::1/v1",
+            "llmd:a\0b",
         ):
             with self.subTest(bad), self.assertRaises(llmclient.InvalidRequest):
                 self.url = bad
@@ -258,6 +273,15 @@ class Wire(unittest.TestCase):
                 got += events.feed(wire[at : at + size])
             got += events.feed(b": the CR at the end could have been half of a line's end\n")
             self.assertEqual(got, ["a\nb", "\u00fc", "", "d"], size)
+
+    def test_lines_without_end(self):
+        """Each byte is looked at once: a megabyte of line ends is no minute of work."""
+        for ends in (b"\n", b"\r", b"\r\n"):
+            events, got = Events(), []
+            for _ in range(16):
+                got += events.feed(ends * 65536)
+            got += events.feed(b"data: a\n\n")
+            self.assertEqual(got, ["a"])
 
     def read(self, wire, size):
         response, body = Response(), b""
@@ -351,6 +375,22 @@ class SyncTest(Scenarios, Sync, Served):
             thread.start()
             thread.join()
         self.assertEqual(len(caught), 1)
+
+    def test_after_a_fork(self):
+        """The child would read the parent's answers."""
+        with llmclient.connect(self.url, model="m") as client:
+            client.generate(script(*ANSWER)).read()
+            pid = os.fork()
+            if not pid:
+                try:
+                    client.generate(script(*ANSWER)).read()
+                except llmclient.WrongThread:
+                    os._exit(7)
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7)
+            self.assertEqual(client.generate(script(*ANSWER)).read().text, "Hello world")
+        self.assertEqual(self.server.connections, 1)
 
     def test_no_sessions(self):
         with llmclient.connect(self.url) as client:
