@@ -8,6 +8,7 @@
 Console errors, exceptions and failed loads of a tab are kept in tab.errors.
 """
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -24,13 +25,13 @@ class Browser:
         command = [program, '--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
                    '--no-first-run', '--disable-background-networking', '--disable-component-update',
                    '--disable-extensions', '--hide-scrollbars', '--remote-debugging-pipe', '--user-data-dir=' + self.home]
-        # the browser reads its commands from descriptor 3 and writes to 4
-        shell = 'exec "$@" 3<&%d 4>&%d %d<&- %d>&-' % (to_browser, from_browser, to_browser, from_browser)
-        self.process = subprocess.Popen(['sh', '-c', shell, 'sh'] + command, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL, pass_fds=(to_browser, from_browser),
+        # the browser reads its commands from descriptor 3 and writes to 4; ours are moved out of their way
+        theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (to_browser, from_browser)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3, 4),
+                                        preexec_fn=lambda: (os.dup2(theirs[0], 3), os.dup2(theirs[1], 4)),
                                         env=dict(os.environ, HOME=self.home), start_new_session=True)
-        os.close(to_browser)
-        os.close(from_browser)
+        for fd in (to_browser, from_browser, *theirs):
+            os.close(fd)
         self.read = os.fdopen(to_us, 'rb', buffering=0)
         self.write = os.fdopen(from_us, 'wb', buffering=0)
         self.rest, self.number, self.tabs = b'', 0, {}
