@@ -246,34 +246,50 @@ static void take_rest(struct call *c, uint32_t index)
     tools_end(&k->tools, &sink);
 }
 
-static void take_final(struct call *c, uint32_t index, const struct llm_event *e)
+static void finish_choice(struct call *c, uint32_t index, uint32_t finish)
 {
     struct choice *k = &c->choices[index];
+    take_rest(c, index);
+    settle_arguments(c, k);
+    k->finish = finish_name(c, k, finish);
+}
+
+static void take_final(struct call *c, uint32_t index, const struct llm_event *e)
+{
     bool end_token = e->finish == LLM_FINISH_STOP && !e->result.stop;
     if (!end_token)
         settle_held(c, index, e->result.stop ? e->result.stop_cut : 0);
-    take_rest(c, index);
-    settle_arguments(c, k);
-    k->finish = finish_name(c, k, e->finish);
+    finish_choice(c, index, e->finish);
     c->cached_tokens += index % c->params.n ? 0 : e->result.cached_tokens;
     if (e->result.numerics_id)
         c->numerics_id = e->result.numerics_id;
 }
 
-void answer_event(struct call *c, const struct llm_client *client, uint32_t index,
+/* A call that had to be made is made: nothing is to come. */
+static bool has_what_was_forced(const struct call *c, const struct choice *k)
+{
+    return c->forced && k->tools.n_calls && k->tools.state == TOOL_CLOSED;
+}
+
+bool answer_event(struct call *c, const struct llm_client *client, uint32_t index,
                   const struct llm_event *e, struct buffer *out)
 {
     struct choice *k = &c->choices[index];
+    if (k->finish)
+        return false;
     if (e->type == LLM_EVENT_TOKENS)
         take_tokens(c, client, index, e);
     else
         take_final(c, index, e);
-    if (!c->params.stream)
-        return;
-    if (e->type == LLM_EVENT_TOKENS)
-        settle_arguments(c, k);
-    if (!k->begun || k->text.bytes || k->calls.bytes || k->logprobs.n || k->finish)
-        object_chunk(c, k, index, out);
+    if (!k->finish && has_what_was_forced(c, k))
+        finish_choice(c, index, LLM_FINISH_STOP);
+    if (c->params.stream) {
+        if (!k->finish)
+            settle_arguments(c, k);
+        if (!k->begun || k->text.bytes || k->calls.bytes || k->logprobs.n || k->finish)
+            object_chunk(c, k, index, out);
+    }
+    return k->finish;
 }
 
 void answer_finish(struct call *c, struct buffer *out)

@@ -48,8 +48,8 @@ int answer_begin(struct call *c, struct problem *problem);
 void answer_free(struct call *c);
 
 /* Takes an event of the choice (numbered over all prompts). What is to be sent of a stream is put
- * into `out`. */
-void answer_event(struct call *c, const struct llm_client *client, uint32_t choice,
+ * into `out`. True: the choice is over with it; its later events say nothing. */
+bool answer_event(struct call *c, const struct llm_client *client, uint32_t choice,
                   const struct llm_event *e, struct buffer *out);
 /* Behind the last final: the object, or the end of the stream. */
 void answer_finish(struct call *c, struct buffer *out);

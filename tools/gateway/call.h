@@ -75,7 +75,7 @@ struct call {
     /* ---- the answer ---- */
     uint64_t serial;        /* among the instance's calls */
     struct choice *choices; /* (n_prompts * params.n) */
-    uint32_t owed;          /* finals to come */
+    uint32_t owed;          /* choices that are not over */
     uint32_t next_prompt;   /* first one that is not submitted yet */
     uint64_t *part_ids;     /* (n_prompts) of llm_submit; 0: over */
     bool told;              /* the connection has its end; what still runs is cancelled */

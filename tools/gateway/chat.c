@@ -259,24 +259,51 @@ static void calls_as_text(json_t *messages)
     }
 }
 
-/* The beginning of the answer where a tool has to be called. */
+static const json_t *function_named(const json_t *tools, const char *name)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function");
+        if (!strcmp(json_string_value(json_object_get(function, "name")), name))
+            return function;
+    }
+    return NULL;
+}
+
+/* The first argument that the tool cannot do without: the object begins with it. */
+static void put_arguments(struct buffer *text, const json_t *function)
+{
+    const json_t *schema = json_object_get(function, "parameters"),
+                 *first = json_array_get(json_object_get(schema, "required"), 0);
+    if (!json_is_string(first))
+        return;
+    buffer_text(text, "{");
+    json_put_string(text, json_string_value(first), json_string_length(first));
+    buffer_text(text, ": ");
+}
+
+/* The beginning of the answer where a tool has to be called. With several tools the model writes the
+ * name. */
 static char *forced_beginning(const struct params *p, enum tool_format format)
 {
     struct buffer text = {0};
-    bool named = p->tool_choice == TOOL_NAMED;
-    const char *arguments = format == TOOLS_LLAMA ? "parameters" : "arguments";
+    const json_t *function = p->tool_choice == TOOL_NAMED ? function_named(p->tools, p->tool_name)
+                             : json_array_size(p->tools) == 1
+                                 ? json_object_get(json_array_get(p->tools, 0), "function")
+                                 : NULL;
     buffer_text(&text, format == TOOLS_HERMES    ? "<tool_call>\n{\"name\": \""
                        : format == TOOLS_MISTRAL ? "[TOOL_CALLS] [{\"name\": \""
                                                  : "{\"name\": \"");
-    const char *name = named ? p->tool_name : NULL;
-    if (!name && json_array_size(p->tools) == 1) /* there is no choice */
-        name = json_string_value(
-            json_object_get(json_object_get(json_array_get(p->tools, 0), "function"), "name"));
-    if (name) {
-        buffer_text(&text, name);
-        buffer_format(&text, "\", \"%s\": ", arguments);
+    if (function) {
+        buffer_text(&text, json_string_value(json_object_get(function, "name")));
+        buffer_text(&text, format == TOOLS_LLAMA ? "\", \"parameters\": " : "\", \"arguments\": ");
+        put_arguments(&text, function);
     }
     buffer_add(&text, "", 1);
+    if (text.failed)
+        buffer_free(&text);
     return text.data;
 }
 

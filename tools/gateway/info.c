@@ -177,9 +177,8 @@ int route_metrics(struct exchange *x)
 
 /* ---- the page ---- */
 
-/* page.html, as the linker has put it there */
-extern const char _binary_tools_gateway_page_html_start[] __attribute__((weak)),
-    _binary_tools_gateway_page_html_end[] __attribute__((weak));
+/* page.html, with the names that ld -b binary gives it */
+extern const char _binary_tools_gateway_page_html_start[], _binary_tools_gateway_page_html_end[];
 
 int route_page(struct exchange *x)
 {

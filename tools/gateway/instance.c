@@ -400,8 +400,8 @@ static bool problem_of_final(const struct call *c, uint32_t index, const struct 
 static void answer(struct instance *i, struct call *c, uint32_t index, const struct llm_event *e)
 {
     struct problem problem = {0};
-    bool final = e->type != LLM_EVENT_TOKENS;
-    if (final && problem_of_final(c, index, e, &problem)) {
+    if (e->type != LLM_EVENT_TOKENS && !c->choices[index].finish &&
+        problem_of_final(c, index, e, &problem)) {
         fail_call(i, c, &problem);
         return;
     }
@@ -410,8 +410,7 @@ static void answer(struct instance *i, struct call *c, uint32_t index, const str
         c->opened = true;
         call_open(c);
     }
-    answer_event(c, i->client, index, e, &i->scratch);
-    c->owed -= final;
+    c->owed -= answer_event(c, i->client, index, e, &i->scratch);
     if (!c->owed) {
         answer_finish(c, &i->scratch);
         tell_end(i, c, &i->scratch, NULL);
@@ -502,7 +501,8 @@ static void disconnect_engine(struct instance *i, int code)
     struct problem problem = {0};
     atomic_store(&i->connected, false);
     problem_of_engine(&problem, code, 0, llm_errmsg(i->client));
-    fprintf(stderr, "llm-gateway: engine \"%s\": %s\n", i->name, llm_errmsg(i->client));
+    if (code != LLM_ESHUTDOWN)
+        fprintf(stderr, "llm-gateway: engine \"%s\": %s\n", i->name, llm_errmsg(i->client));
     epoll_ctl(i->epoll, EPOLL_CTL_DEL, llm_fd(i->client), NULL);
     llm_close(i->client);
     i->client = NULL;
