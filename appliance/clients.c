@@ -89,6 +89,21 @@ static void put(void *context, uint32_t client, const struct llm_cqe *cqe,
     ring_put(&cs->slots[client].ring, cqe, result);
 }
 
+static uint32_t top(void *context, uint32_t client)
+{
+    const struct clients *cs = context;
+    assert(cs->slots[client].state == CLIENT_LIVE);
+    return cs->slots[client].ring.top;
+}
+
+static void put_top(void *context, uint32_t client, const struct llm_candidate *candidates,
+                    uint32_t n)
+{
+    struct clients *cs = context;
+    assert(cs->slots[client].state == CLIENT_LIVE);
+    ring_put_top(&cs->slots[client].ring, candidates, n);
+}
+
 static uint32_t domain(void *context, uint32_t client)
 {
     const struct clients *cs = context;
@@ -98,8 +113,12 @@ static uint32_t domain(void *context, uint32_t client)
 
 struct engine_sink clients_sink(struct clients *cs)
 {
-    return (struct engine_sink){
-        .context = cs, .token_room = token_room, .put = put, .domain = domain};
+    return (struct engine_sink){.context = cs,
+                                .token_room = token_room,
+                                .put = put,
+                                .top = top,
+                                .put_top = put_top,
+                                .domain = domain};
 }
 
 void clients_attach(struct clients *cs, struct engine *engine)
@@ -160,6 +179,11 @@ static int no_memory(struct llm_reject *r, const struct fail *f)
     return refuse(r, -ENOMEM, "the engine has no memory for this client: %.160s", f->text);
 }
 
+static uint64_t down_bytes(const struct control_grant *g)
+{
+    return llm_down_bytes(g->cq_entries) + llm_top_bytes(g->cq_entries, g->top);
+}
+
 static int begin_segments(struct client *c, struct llm_reject *r)
 {
     struct fail f = {0};
@@ -167,8 +191,7 @@ static int begin_segments(struct client *c, struct llm_reject *r)
     int rc = segment_begin(&c->up, SEGMENT_FROM_CLIENT, up_name,
                            llm_up_bytes(g->sq_entries, g->arena_bytes), &f);
     if (!rc)
-        rc = segment_begin(&c->down, SEGMENT_TO_CLIENT, down_name, llm_down_bytes(g->cq_entries),
-                           &f);
+        rc = segment_begin(&c->down, SEGMENT_TO_CLIENT, down_name, down_bytes(g), &f);
     return rc ? no_memory(r, &f) : 0;
 }
 
@@ -208,6 +231,7 @@ static int send_welcome(struct clients *cs, uint32_t slot, int bell)
     m.welcome.cq_entries = c->ring.cq_entries;
     m.welcome.arena_bytes = c->ring.arena_bytes;
     m.welcome.max_inflight = c->ring.max_inflight;
+    m.welcome.top = c->ring.top;
     uint8_t packet[LLM_CONTROL_MAX];
     int n = control_encode(&m, packet, sizeof packet);
     if (n < 0)
@@ -226,6 +250,7 @@ static int greet(struct clients *cs, uint32_t slot, struct llm_reject *refusal)
         return rc;
     ring_engine_init(&c->ring, c->up.map, c->down.map, g->sq_entries, g->cq_entries, g->arena_bytes,
                      g->max_inflight, slot, c->generation, cs->welcome.epoch);
+    ring_engine_top(&c->ring, g->top);
     rc = send_welcome(cs, slot, bell);
     close(bell);
     return rc < 0 ? refuse(refusal, rc, "the WELCOME could not be sent: %s", strerror(-rc)) : 0;
@@ -324,8 +349,7 @@ static void begin(struct clients *cs, struct client *c, int socket, const struct
                          .bell = -1,
                          .up = SEGMENT_NONE,
                          .down = SEGMENT_NONE,
-                         .bytes = llm_up_bytes(g->sq_entries, g->arena_bytes) +
-                                  llm_down_bytes(g->cq_entries),
+                         .bytes = llm_up_bytes(g->sq_entries, g->arena_bytes) + down_bytes(g),
                          .grant = *g,
                          .uid = peer_user(socket),
                          .minor = least(hello->minor, LLM_ABI_MINOR)};
@@ -339,7 +363,7 @@ int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
     struct control_grant g;
     if (!control_grant(hello, &g, refusal))
         return refusal->code;
-    uint64_t bytes = llm_up_bytes(g.sq_entries, g.arena_bytes) + llm_down_bytes(g.cq_entries);
+    uint64_t bytes = llm_up_bytes(g.sq_entries, g.arena_bytes) + down_bytes(&g);
     collect(cs);
     int rc = check_quota(cs, peer_user(socket), bytes, refusal);
     if (rc < 0)

@@ -343,6 +343,9 @@ bool control_grant(const struct llm_hello *h, struct control_grant *g, struct ll
     if (h->max_inflight > LLM_CQ_ENTRIES_MAX / 2)
         return refuse(r, LLM_EPARAM, "%u requests in flight are too many: at most %d",
                       h->max_inflight, LLM_CQ_ENTRIES_MAX / 2);
+    if (h->top > LLM_TOP_MAX)
+        return refuse(r, LLM_EPARAM, "%u candidates of each token are too many: at most %d", h->top,
+                      LLM_TOP_MAX);
 
     uint32_t inflight = h->max_inflight ? h->max_inflight : DEFAULT_INFLIGHT;
     g->sq_entries = power_of_two(h->sq_entries ? h->sq_entries : DEFAULT_SQ);
@@ -351,6 +354,7 @@ bool control_grant(const struct llm_hello *h, struct control_grant *g, struct ll
     else /* room for finals and as much again for tokens, or more */
         g->cq_entries = power_of_two(inflight > DEFAULT_CQ / 2 ? 2 * inflight : DEFAULT_CQ);
     g->max_inflight = h->max_inflight ? inflight : least(inflight, (g->cq_entries + 1) / 2);
+    g->top = h->minor ? h->top : 0;
     g->arena_bytes = ((h->arena_bytes ? h->arena_bytes : DEFAULT_ARENA) + PAGE - 1) / PAGE * PAGE;
     if (g->max_inflight >= g->cq_entries)
         return refuse(r, LLM_EPARAM,

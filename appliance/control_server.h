@@ -77,6 +77,7 @@ void control_refuse(int socket, const struct llm_reject *refusal);
  * when it is out of range. */
 struct control_grant {
     uint32_t sq_entries, cq_entries, arena_bytes, max_inflight;
+    uint32_t top; /* candidates of a token */
 };
 bool control_grant(const struct llm_hello *hello, struct control_grant *grant,
                    struct llm_reject *refusal);

@@ -42,20 +42,35 @@ static void time_tokens(struct delivery *d, struct sequence *s, uint32_t n, uint
         s->t_last = now_ns;
 }
 
+/* Of the token that is put next. */
+static void put_candidates(struct delivery *d, struct sequence *s)
+{
+    const struct gpu_candidate *top = sequence_top(s, s->sent);
+    struct llm_candidate out[LLM_TOP_MAX];
+    uint32_t n = 0;
+    for (; n < s->n_top && top[n].token >= 0; n++)
+        out[n] = (struct llm_candidate){top[n].token, top[n].logprob};
+    d->sink->put_top(d->sink->context, s->owner->client, out, n);
+}
+
 /* One entry of tokens. */
 static void put_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
 {
     uint32_t unsent = sequence_unsent(s), at = s->base + s->sent;
-    uint32_t n = unsent < LLM_CQE_TOKENS_MAX ? unsent : (uint32_t)LLM_CQE_TOKENS_MAX;
+    uint32_t most = s->n_top ? 1 : LLM_CQE_TOKENS_MAX, n = unsent < most ? unsent : most;
     struct llm_cqe c = {.user_data = s->user_data,
                         .type = LLM_CQE_TOKENS,
                         .count = (uint16_t)n,
                         .position = s->op == LLM_OP_SCORE ? at : s->sent,
                         .choice = s->choice};
     memcpy(c.tokens, s->tokens + at, n * sizeof *c.tokens);
-    if (sequence_scores(s) || s->flags & LLM_SQE_LOGPROBS) {
+    if (sequence_scores(s) || s->flags & LLM_SQE_LOGPROBS || s->n_top) {
         c.flags = LLM_CQE_HAS_LOGPROBS;
         memcpy(c.logprobs, s->logprobs + at, n * sizeof *c.logprobs);
+    }
+    if (s->n_top) {
+        c.flags = LLM_CQE_HAS_LOGPROBS | LLM_CQE_HAS_TOP;
+        put_candidates(d, s);
     }
     time_tokens(d, s, n, now_ns);
     s->sent += n;
@@ -96,7 +111,9 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
                            .prompt_tokens = s->n_prompt,
                            .output_tokens = s->op == LLM_OP_SCORE ? 0 : s->sent,
                            .cached_tokens = s->n_cached,
-                           .preemptions = s->preemptions};
+                           .preemptions = s->preemptions,
+                           .stop = (uint16_t)s->stop,
+                           .stop_cut = s->stop_cut};
     count_final(d, s, status, finish, now_ns);
     d->sink->put(d->sink->context, s->owner->client, &c, &r);
     if (s->session)

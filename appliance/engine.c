@@ -49,6 +49,12 @@ static int copy_eog(struct engine *e, const struct engine_config *config, struct
     return 0;
 }
 
+static int make_bits(struct engine *e, struct fail *f)
+{
+    e->biased = calloc((e->config.vocab + 63) / 64, sizeof *e->biased);
+    return e->biased ? 0 : fail(f, -ENOMEM, "no memory for %u tokens", e->config.vocab);
+}
+
 static uint64_t backlog(const struct schedule *c)
 {
     uint64_t rows = c->queue.tokens;
@@ -98,6 +104,8 @@ int engine_create(struct engine **out, const struct engine_config *config,
     list_init(&e->delivery.due);
     list_init(&e->delivery.behind);
     code = copy_eog(e, config, f);
+    if (!code)
+        code = make_bits(e, f);
     if (!code && (code = stats_create(&e->stats, board)) < 0)
         fail(f, code, "no memory for the engine's counters");
     if (!code)
@@ -125,6 +133,7 @@ void engine_destroy(struct engine *e)
     session_table_destroy(&e->sessions);
     sequence_table_destroy(&e->table);
     stats_destroy(&e->stats);
+    free(e->biased);
     free(e->eog);
     free(e);
 }
@@ -179,6 +188,7 @@ void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_f
                 uint64_t now_ns)
 {
     schedule_remove(&e->schedule, s);
+    engine_release_withheld(s);
     if (was_answered(s))
         sequence_detach(&e->table, s);
     else
@@ -260,19 +270,61 @@ static void absorb_score(struct engine *e, struct sequence *s, uint32_t position
         end_after_tokens(e, s, LLM_FINISH_LENGTH);
 }
 
+/* What was computed behind the answer does not belong to its session. */
+static void end_at_stop(struct engine *e, struct sequence *s)
+{
+    end_after_tokens(e, s, LLM_FINISH_STOP);
+    s->n_tokens = s->ready;
+    if (s->session)
+        schedule_cut(&e->schedule, s, s->n_tokens - 1);
+}
+
+static void end_with_all(struct engine *e, struct sequence *s, enum llm_finish finish)
+{
+    engine_release_withheld(s);
+    end_after_tokens(e, s, finish);
+}
+
 static void absorb_token(struct engine *e, struct sequence *s, const struct gpu_result *r)
 {
     assert(s->state == SEQUENCE_DECODE && s->n_computed == s->n_tokens);
     assert(r->token >= 0 && (uint32_t)r->token < e->config.vocab);
     s->tokens[s->n_tokens] = r->token;
     s->logprobs[s->n_tokens] = r->logprob;
-    s->ready = ++s->n_tokens;
-    s->owner->unread++;
+    if (r->n_top < s->n_top)
+        sequence_top(s, s->n_tokens - s->base)[r->n_top].token = -1;
+    s->n_tokens++;
     STATS_ADD(&e->stats, output_tokens, 1);
-    if (!(s->flags & LLM_SQE_IGNORE_EOS) && engine_ends_generation(e, r->token))
-        end_after_tokens(e, s, LLM_FINISH_STOP);
+    if (engine_accept(e, s))
+        end_at_stop(e, s);
+    else if (!(s->flags & LLM_SQE_IGNORE_EOS) && engine_ends_generation(e, r->token))
+        end_with_all(e, s, LLM_FINISH_STOP);
     else if (s->n_tokens - s->n_prompt == s->max_tokens)
-        end_after_tokens(e, s, LLM_FINISH_LENGTH);
+        end_with_all(e, s, LLM_FINISH_LENGTH);
+}
+
+/* No place is left for the candidates of the next token. */
+static bool window_full(const struct sequence *s)
+{
+    return s->n_top && s->state == SEQUENCE_DECODE &&
+           s->n_tokens - s->base - s->sent >= SEQUENCE_TOP_WINDOW;
+}
+
+static void end_as_unread(struct engine *e, struct sequence *s, uint64_t now_ns)
+{
+    STATS_ADD(&e->stats, unread_cancels, 1);
+    engine_end(e, s, LLM_EUNREAD, LLM_FINISH_ERROR, now_ns);
+}
+
+/* To the rings, at the end of the step; a final that has no token before it, at once. */
+static void offer(struct engine *e, struct sequence *s)
+{
+    if (window_full(s))
+        end_as_unread(e, s, e->step_end_ns);
+    else if (sequence_unsent(s))
+        deliver_note(&e->delivery, s);
+    else if (s->state == SEQUENCE_ENDING)
+        deliver_end(&e->delivery, s, 0, s->finish, e->step_end_ns);
 }
 
 /* Appends that are done: nobody waits for them. */
@@ -305,7 +357,7 @@ static void absorb_results(struct engine *e, uint64_t step_ns)
             continue;
         } else
             absorb_token(e, s, &c->results[i]);
-        deliver_note(&e->delivery, s);
+        offer(e, s);
     }
 }
 
@@ -369,8 +421,7 @@ static void end_unread(struct engine *e, uint64_t now_ns)
             next = sequence_next(o, s);
             if (!sequence_unsent(s))
                 continue;
-            STATS_ADD(&e->stats, unread_cancels, 1);
-            engine_end(e, s, LLM_EUNREAD, LLM_FINISH_ERROR, now_ns);
+            end_as_unread(e, s, now_ns);
         }
     }
 }

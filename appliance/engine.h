@@ -39,6 +39,7 @@
 #include "../shm/llm_abi.h"
 
 struct engine;
+struct token_text;
 
 /* What the requests of one user may hold at once. */
 struct engine_quota {
@@ -66,6 +67,7 @@ struct engine_config {
     const int32_t *eog; /* (n_eog) ascending */
     uint32_t n_eog;
     uint64_t numerics_id;
+    const struct token_text *text; /* for stop strings; NULL: they are refused (LLM_ENOTEXT) */
 
     enum engine_policy policy;
 
@@ -96,6 +98,9 @@ struct engine_sink {
     uint32_t (*token_room)(void *context, uint32_t client); /* token completions that fit now */
     void (*put)(void *context, uint32_t client, const struct llm_cqe *cqe,
                 const struct llm_result *result);
+    uint32_t (*top)(void *context, uint32_t client); /* candidates that a token may have; NULL: 0 */
+    void (*put_top)(void *context, uint32_t client, const struct llm_candidate *top,
+                    uint32_t n); /* right before the put of the token; NULL where `top` is */
     uint32_t (*domain)(void *context, uint32_t client); /* whose client it is: quotas, sessions and
                                                            the prefix cache go by it; NULL: 0 */
 };

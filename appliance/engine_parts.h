@@ -1,6 +1,6 @@
 /* engine_parts.h - how the core's files call each other: engine.c (life, steps), engine_submit.c
  * (entries become sequences or refusals), engine_session.c (operations on sessions), engine_time.c
- * (timeouts, deadlines, idle sessions). */
+ * (timeouts, deadlines, idle sessions), engine_options.c (what comes in option maps; stop strings). */
 #ifndef LLMD_ENGINE_PARTS_H
 #define LLMD_ENGINE_PARTS_H
 
@@ -33,6 +33,7 @@ struct engine {
     struct engine_reservation reservation;
     struct option_map options;           /* of the entry that is being taken */
     uint8_t option_map[LLM_OPTIONS_MAX]; /* its bytes */
+    uint64_t *biased;                    /* (vocab) bits, zero between two entries */
     bool stopping;
     uint64_t step_end_ns;   /* when the last step ended, 0 if there was nothing to do after it */
     uint64_t next_timer_ns; /* nothing runs out of time before */
@@ -65,6 +66,20 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
 /* False where its deadline cannot be met: the verdict says when its first token may be expected. */
 bool engine_in_time(const struct engine *e, const struct sequence *s, struct submission_verdict *v);
 void engine_enqueue(struct engine *e, struct sequence *s);
+
+/* ---- engine_options.c ---- */
+
+/* Reads the entry's option map, if it has one, into e->options. */
+struct submission_verdict engine_check_options(struct engine *e, const struct engine_entry *in);
+/* Gives the sequence of that entry what e->options has; its history and n_prompt are known. Output
+ * that came with it is looked at for stop strings: s->stop says whether one is complete. */
+void engine_fill_options(struct sequence *s, const struct engine *e, const struct engine_entry *in);
+
+/* The last token of the history was drawn: what may be delivered now is `ready`. True if it
+ * completes a stop string: `ready` and stop_cut are final then. */
+bool engine_accept(const struct engine *e, struct sequence *s);
+/* The generation ends without a stop string: nothing is withheld any longer. */
+void engine_release_withheld(struct sequence *s);
 
 /* ---- engine_session.c ---- */
 

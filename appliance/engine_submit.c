@@ -218,13 +218,17 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
                                         .min_p = q->min_p,
                                         .top_k = q->top_k,
                                         .seed = q->seed,
-                                        .choice = s->choice};
+                                        .choice = s->choice,
+                                        .repetition = q->repetition,
+                                        .presence = q->presence,
+                                        .frequency = q->frequency};
     s->n_prompt = q->op == LLM_OP_GENERATE && q->output_from ? q->output_from : s->n_tokens;
     s->max_tokens = q->op == LLM_OP_GENERATE ? q->max_tokens : 0;
     s->base = s->op == LLM_OP_SCORE ? 1 : s->n_prompt;
     s->ready = s->op == LLM_OP_SCORE ? 1 : s->n_tokens;
     s->sent = s->ready - s->base;
     s->preemptions = s->would_fit = 0;
+    engine_fill_options(s, e, in);
     fill_times(s, &e->config, q, in->now_ns);
 }
 
@@ -255,8 +259,8 @@ static bool ended_before(const struct engine *e, const struct sequence *s, enum 
 {
     if (s->n_tokens == s->n_prompt)
         return false;
-    bool stop =
-        !(s->flags & LLM_SQE_IGNORE_EOS) && engine_ends_generation(e, s->tokens[s->n_tokens - 1]);
+    bool stop = s->stop || (!(s->flags & LLM_SQE_IGNORE_EOS) &&
+                            engine_ends_generation(e, s->tokens[s->n_tokens - 1]));
     *finish = stop ? LLM_FINISH_STOP : LLM_FINISH_LENGTH;
     return stop || s->n_tokens - s->n_prompt == s->max_tokens;
 }
@@ -361,16 +365,6 @@ static void take_labels(struct engine *e, const struct engine_entry *in)
 
 /* ---- entries ---- */
 
-static struct submission_verdict check_options(struct engine *e, const struct llm_sqe *q)
-{
-    const char *why;
-    e->options.n_labels = 0;
-    if (!q->options_len)
-        return (struct submission_verdict){0, 0};
-    return (struct submission_verdict){
-        option_map_read(&e->options, e->option_map, q->options_len, &why), 0};
-}
-
 static struct submission_verdict judge(struct engine *e, const struct engine_entry *in)
 {
     const struct llm_sqe *q = in->q;
@@ -386,10 +380,9 @@ static struct submission_verdict judge(struct engine *e, const struct engine_ent
         v = submission_check_tokens(sequence_next_tokens(&e->table), q->tokens_len,
                                     e->config.vocab);
     if (!v.code)
-        v = check_options(e, q);
-    if (!v.code && (q->op == LLM_OP_CHOOSE || e->options.n_labels))
-        v = q->op == LLM_OP_CHOOSE ? check_labels(e, q)
-                                   : (struct submission_verdict){LLM_EPARAM, 0};
+        v = engine_check_options(e, in);
+    if (!v.code && q->op == LLM_OP_CHOOSE)
+        v = check_labels(e, q);
     return v;
 }
 

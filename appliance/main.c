@@ -31,6 +31,7 @@
 #include "signals.h"
 #include "sizing.h"
 #include "stats.h"
+#include "token_text.h"
 #include "warmup.h"
 
 /* How long the parts of the start took, for the debug log. */
@@ -55,6 +56,7 @@ struct appliance {
     const char *name; /* of the model, as clients see it */
     uint64_t epoch, numerics_id;
     struct segment pulse, vocab;
+    struct token_text text;
     struct board board;
     struct stats stats;
     struct clients clients;
@@ -204,6 +206,8 @@ static int make_vocabulary(struct appliance *a, struct fail *f)
     if (rc < 0)
         return rc;
     rc = segment_frozen(&a->vocab, "llmd-vocab", image, bytes, f);
+    if (!rc && (rc = token_text_create(&a->text, image, bytes)) < 0)
+        fail(f, rc, "no memory for the text of the tokens, or the vocabulary is damaged");
     free(image);
     return rc;
 }
@@ -288,6 +292,7 @@ static int make_core(struct appliance *a, struct fail *f)
                                    .eog = a->model->vocab.eog,
                                    .n_eog = a->model->vocab.n_eog,
                                    .numerics_id = a->numerics_id,
+                                   .text = &a->text,
                                    .max_itl_us = a->o.max_itl_ms * 1000,
                                    .queue_timeout_ms = a->o.queue_timeout_ms,
                                    .timeout_ms = a->o.timeout_ms,
@@ -462,6 +467,7 @@ static void stop(struct appliance *a)
     board_remove(&a->board);
     stats_destroy(&a->stats);
     segment_free(&a->vocab);
+    token_text_destroy(&a->text);
     segment_free(&a->pulse);
     if (a->ops)
         a->ops->close(a->gpu);

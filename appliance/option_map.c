@@ -168,6 +168,14 @@ static const char *const not_labels[TYPES] =
     SENTENCES("options: \"labels\" must be an array of bins with token ids, not ");
 static const char *const not_a_label[TYPES] =
     SENTENCES("options: each of \"labels\" must be a bin with token ids, not ");
+static const char *const not_stops[TYPES] =
+    SENTENCES("options: \"stop\" must be an array of strings or bins, not ");
+static const char *const not_a_stop[TYPES] =
+    SENTENCES("options: each of \"stop\" must be a string or a bin, not ");
+static const char *const not_biases[TYPES] =
+    SENTENCES("options: \"logit_bias\" must be a bin with pairs of token id and bias, not ");
+static const char *const not_top[TYPES] =
+    SENTENCES("options: \"top_logprobs\" must be an integer from 0 to 20, not ");
 
 static struct head next(struct cursor *c)
 {
@@ -203,8 +211,6 @@ static int read_labels(struct option_map *out, const uint8_t *map, struct cursor
         return refuse(why, not_labels[h.type]);
     if (!h.n || h.n > LLM_CHOICES_MAX)
         return refuse(why, "options: \"labels\" must have 1 to 64 elements");
-    if (out->n_labels)
-        return refuse(why, "options: \"labels\" stands twice in the map");
     out->n_labels = (uint32_t)h.n;
     for (uint32_t i = 0; i < out->n_labels; i++) {
         int e = read_label(&out->labels[i], map, c, why);
@@ -213,6 +219,90 @@ static int read_labels(struct option_map *out, const uint8_t *map, struct cursor
     }
     return 0;
 }
+
+static int read_stops(struct option_map *out, const uint8_t *map, struct cursor *c,
+                      const char **why)
+{
+    static_assert(LLM_STOPS_MAX == 16 && LLM_STOP_BYTES_MAX == 256, "the sentences below");
+    struct head h = next(c);
+    if (h.type != TYPE_ARRAY)
+        return refuse(why, not_stops[h.type]);
+    if (h.n > LLM_STOPS_MAX)
+        return refuse(why, "options: \"stop\" must have at most 16 elements");
+    out->n_stops = (uint32_t)h.n;
+    for (uint32_t i = 0; i < out->n_stops; i++) {
+        h = next(c);
+        if (h.type != TYPE_STR && h.type != TYPE_BIN)
+            return refuse(why, not_a_stop[h.type]);
+        if (!h.bytes || h.bytes > LLM_STOP_BYTES_MAX)
+            return refuse(why, "options: each of \"stop\" must have 1 to 256 bytes");
+        out->stops[i] = (struct option_stop){(uint32_t)(c->at - map), (uint32_t)h.bytes};
+        take_bytes(c, h.bytes);
+    }
+    return 0;
+}
+
+enum { BIAS_BYTES = sizeof(int32_t) + sizeof(float) };
+
+static int read_biases(struct option_map *out, const uint8_t *map, struct cursor *c,
+                       const char **why)
+{
+    static_assert(LLM_BIASES_MAX == 1024, "the sentence below");
+    struct head h = next(c);
+    if (h.type != TYPE_BIN)
+        return refuse(why, not_biases[h.type]);
+    if (h.bytes % BIAS_BYTES || h.bytes > (uint64_t)LLM_BIASES_MAX * BIAS_BYTES)
+        return refuse(why, "options: \"logit_bias\" must be whole pairs of 8 bytes, at most 1024");
+    out->biases_at = (uint32_t)(c->at - map);
+    out->n_biases = (uint32_t)(h.bytes / BIAS_BYTES);
+    take_bytes(c, h.bytes);
+    for (uint32_t i = 0; i < out->n_biases; i++) {
+        int32_t token;
+        float bias;
+        if (option_bias(map, out, i, &token, &bias))
+            return refuse(why, "options: a bias of \"logit_bias\" is not in [-100, 100]");
+    }
+    return 0;
+}
+
+/* The number of an INTEGER whose head, that began with `first`, was taken; UINT64_MAX: negative. */
+static uint64_t unsigned_of(uint8_t first, const struct head *h, const struct cursor *c)
+{
+    if (first < 0x80)
+        return first;
+    bool is_signed = first >= 0xd0; /* of these, d0 .. d3 and the negative e0 .. ff */
+    if (first >= 0xe0 || (is_signed && c->at[0] & 0x80))
+        return UINT64_MAX;
+    int low = h->bytes < 4 ? (int)h->bytes : 4;
+    uint64_t high = h->bytes == 8 ? big_endian(c->at, 4) : 0;
+    return high << 32 | big_endian(c->at + h->bytes - low, low);
+}
+
+static int read_top(struct option_map *out, const uint8_t *map, struct cursor *c, const char **why)
+{
+    static_assert(LLM_TOP_MAX == 20, "the sentences");
+    uint8_t first = *c->at;
+    struct head h = next(c);
+    (void)map;
+    if (h.type != TYPE_INTEGER)
+        return refuse(why, not_top[h.type]);
+    uint64_t n = unsigned_of(first, &h, c);
+    if (n > LLM_TOP_MAX)
+        return refuse(why, "options: \"top_logprobs\" must be an integer from 0 to 20");
+    out->top = (uint32_t)n;
+    take_bytes(c, h.bytes);
+    return 0;
+}
+
+static const struct {
+    const char *name, *twice;
+    int (*read)(struct option_map *out, const uint8_t *map, struct cursor *c, const char **why);
+} keys[OPTION_KEYS] = {
+    [OPTION_LABELS] = {"labels", "options: \"labels\" stands twice in the map", read_labels},
+    [OPTION_STOP] = {"stop", "options: \"stop\" stands twice in the map", read_stops},
+    [OPTION_BIAS] = {"logit_bias", "options: \"logit_bias\" stands twice in the map", read_biases},
+    [OPTION_TOP] = {"top_logprobs", "options: \"top_logprobs\" stands twice in the map", read_top},
+};
 
 static bool is_key(const struct cursor *c, uint64_t bytes, const char *key)
 {
@@ -225,16 +315,23 @@ static int read_option(struct option_map *out, const uint8_t *map, struct cursor
     struct head h = next(c);
     if (h.type != TYPE_STR)
         return refuse(why, not_a_key[h.type]);
-    if (!is_key(c, h.bytes, "labels"))
-        return refuse(why, "options: a key that this engine does not know; it knows \"labels\"");
+    uint32_t k = 0;
+    while (k < OPTION_KEYS && !is_key(c, h.bytes, keys[k].name))
+        k++;
+    if (k == OPTION_KEYS)
+        return refuse(why, "options: a key that this engine does not know; it knows \"labels\", "
+                           "\"stop\", \"logit_bias\" and \"top_logprobs\"");
+    if (out->given & 1u << k)
+        return refuse(why, keys[k].twice);
+    out->given |= 1u << k;
     take_bytes(c, h.bytes);
-    return read_labels(out, map, c, why);
+    return keys[k].read(out, map, c, why);
 }
 
 int option_map_read(struct option_map *out, const uint8_t *map, size_t bytes, const char **why)
 {
     struct cursor c = {map, bytes};
-    out->n_labels = 0;
+    out->given = out->n_labels = out->n_stops = out->n_biases = out->top = 0;
     if (bytes > LLM_OPTIONS_MAX)
         return refuse(why, "options: the map is longer than LLM_OPTIONS_MAX bytes");
     if (!well_formed(c))
@@ -251,10 +348,24 @@ int option_map_read(struct option_map *out, const uint8_t *map, size_t bytes, co
     return 0;
 }
 
+static uint32_t little_endian(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+int option_bias(const uint8_t *map, const struct option_map *m, uint32_t i, int32_t *token,
+                float *bias)
+{
+    const uint8_t *p = map + m->biases_at + (size_t)i * BIAS_BYTES;
+    uint32_t bits = little_endian(p + 4);
+    *token = (int32_t)little_endian(p);
+    memcpy(bias, &bits, sizeof *bias);
+    return *bias >= -100.0f && *bias <= 100.0f ? 0 : LLM_EPARAM; /* a NaN fails */
+}
+
 void option_label_tokens(const uint8_t *map, const struct option_label *label, int32_t *tokens)
 {
     const uint8_t *p = map + label->at;
     for (uint32_t i = 0; i < label->n_tokens; i++, p += 4)
-        tokens[i] =
-            (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        tokens[i] = (int32_t)little_endian(p);
 }

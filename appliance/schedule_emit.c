@@ -4,14 +4,25 @@
 
 #include "schedule_parts.h"
 
-static void emit_output(struct schedule *c, struct sequence *s, uint32_t row, uint32_t position,
-                        int32_t target)
+static struct gpu_output *emit_output(struct schedule *c, struct sequence *s, uint32_t row,
+                                      uint32_t position, int32_t target)
 {
     uint32_t i = c->step.n_outputs++;
     assert(i < c->config->max_num_batched_tokens);
     c->outputs[i] = (struct gpu_output){
         .row = row, .target = target, .position = position, .sampling = s->sampling};
     c->output_of[i] = s;
+    return &c->outputs[i];
+}
+
+static void emit_draw(struct schedule *c, struct sequence *s, uint32_t row)
+{
+    struct gpu_output *o = emit_output(c, s, row, s->n_tokens, -1);
+    o->history = s->tokens;
+    o->n_prompt = s->n_prompt;
+    o->n_history = s->n_tokens;
+    o->n_top = s->n_top;
+    o->top = s->n_top ? sequence_top(s, s->n_tokens - s->base) : NULL;
 }
 
 /* Every row of what is scored says something of the token behind it, unless that was said before a
@@ -40,9 +51,9 @@ static void emit_draws(struct schedule *c, struct sequence *s, uint32_t last_row
 {
     if (s->n_computed + s->rows < s->n_tokens)
         return;
-    emit_output(c, s, last_row, s->n_tokens, -1);
+    emit_draw(c, s, last_row);
     for (uint32_t i = 0, at = 0; i < s->n_forks; i++)
-        emit_output(c, next_fork(c, s, &at), last_row, s->n_tokens, -1);
+        emit_draw(c, next_fork(c, s, &at), last_row);
 }
 
 static void count_rows(struct schedule *c, const struct sequence *s)

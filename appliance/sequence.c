@@ -11,6 +11,14 @@
 
 enum { BUCKETS_MAX = 4096, STRIDE_ALIGN = 64 };
 
+/* What a generation may bring in its option map. */
+struct slot_options {
+    struct stop_set stops;
+    struct gpu_bias biases[LLM_BIASES_MAX];
+    struct gpu_candidate top[SEQUENCE_TOP_WINDOW * LLM_TOP_MAX];
+};
+_Static_assert(_Alignof(struct slot_options) <= 8, "it lies behind the hashes");
+
 static struct list *bucket_of(const struct sequence_table *t, uint32_t client)
 {
     return &t->buckets[client & (t->n_buckets - 1)];
@@ -23,6 +31,7 @@ static int map_memory(struct sequence_table *t, struct fail *f)
                 (uint64_t)kv_blocks_for(t->max_len) * sizeof(uint32_t);
     t->stride = (t->stride + 7) & ~(uint64_t)7;
     t->stride += (uint64_t)(t->max_len / GPU_KV_BLOCK) * sizeof(struct kv_hash);
+    t->stride += sizeof(struct slot_options);
     t->stride = (t->stride + STRIDE_ALIGN - 1) & ~(uint64_t)(STRIDE_ALIGN - 1);
     uint64_t bytes;
     if (__builtin_mul_overflow(t->stride, t->max_requests, &bytes) || bytes > SIZE_MAX / 2)
@@ -50,6 +59,10 @@ static void bind_slot(struct sequence_table *t, uint32_t slot)
     s->blocks = (uint32_t *)(void *)(s->logprobs + t->max_len);
     uintptr_t hashes = (uintptr_t)(s->blocks + kv_blocks_for(t->max_len));
     s->hashes = (struct kv_hash *)((hashes + 7) & ~(uintptr_t)7);
+    struct slot_options *options = (void *)(s->hashes + t->max_len / GPU_KV_BLOCK);
+    s->stops = &options->stops;
+    s->biases = options->biases;
+    s->top = options->top;
     t->free_stack[t->max_requests - 1 - slot] = slot;
 }
 
@@ -184,6 +197,9 @@ struct sequence *sequence_take(struct sequence_table *t, uint32_t client, uint32
                            .logprobs = s->logprobs,
                            .blocks = s->blocks,
                            .hashes = s->hashes,
+                           .stops = s->stops,
+                           .biases = s->biases,
+                           .top = s->top,
                            .due_ns = UINT64_MAX,
                            .expires_ns = UINT64_MAX,
                            .queue_expires_ns = UINT64_MAX,

@@ -5,6 +5,7 @@
  * used:
  *     tokens s32[max_len] | logprobs f32[max_len] | block table u32[max_len / 16, rounded up]
  *     | hashes of full blocks, 16 bytes each [max_len / 16]
+ *     | stop strings | biases [LLM_BIASES_MAX] | candidates [SEQUENCE_TOP_WINDOW][top of the request]
  *
  * Invariants
  *   1. Free slots form a stack: the one used last is used next, so that few pages are ever touched.
@@ -12,6 +13,7 @@
  *      in blocks[]; n_hashed <= n_computed / 16 blocks have their hash in hashes[].
  *   3. Tokens of the history below `ready` may be delivered; `sent` of them, counted from `base`,
  *      were. Neither ever shrinks while a request runs.
+ *      Of a generation with stop strings the tokens from `ready` on may be part of one.
  *   4. An owner exists exactly while its client has a sequence; a domain while it has an owner or a
  *      session. An idle session has no owner.
  */
@@ -27,6 +29,7 @@
 #include "domain.h"
 #include "kv_pool.h"
 #include "list.h"
+#include "stop_match.h"
 
 enum sequence_state {
     SEQUENCE_FREE,
@@ -38,7 +41,10 @@ enum sequence_state {
     /* Blocks that one which does not run holds are a lease: it may lose them at any time. */
 };
 
-enum { SEQUENCE_CLASSES = 3 }; /* of priority; 0 goes first */
+enum {
+    SEQUENCE_CLASSES = 3,      /* of priority; 0 goes first */
+    SEQUENCE_TOP_WINDOW = 1024 /* tokens with candidates that may wait for ring room */
+};
 
 struct session;
 
@@ -89,6 +95,16 @@ struct sequence {
     float *logprobs; /* of the same tokens; those of a GENERATE's prompt are not kept */
     uint32_t n_tokens, n_computed;
     uint32_t base, ready, sent;
+
+    uint32_t n_stops;
+    struct stop_set *stops; /* where n_stops is not 0 */
+    struct stop_state stop_state;
+    uint32_t withheld; /* bytes of the tokens from `ready` on */
+    uint32_t stop;     /* which string ended it, from 1; 0: none */
+    uint32_t stop_cut; /* bytes of the delivered tokens that belong to it */
+    struct gpu_bias *biases;
+    struct gpu_candidate *top; /* (SEQUENCE_TOP_WINDOW, n_top) of token base + i at i % WINDOW */
+    uint32_t n_top;            /* candidates of a token; 0: not asked for */
 
     uint32_t *blocks; /* (n_blocks) block table */
     uint32_t n_blocks;
@@ -185,6 +201,12 @@ static inline uint32_t sequence_reusable(const struct sequence *s)
     if (sequence_scores(s))
         return s->ready - 1;
     return s->n_tokens ? s->n_tokens - 1 : 0;
+}
+
+/* The candidates of output token i. */
+static inline struct gpu_candidate *sequence_top(const struct sequence *s, uint32_t i)
+{
+    return s->top + (size_t)(i % SEQUENCE_TOP_WINDOW) * s->n_top;
 }
 
 static inline uint32_t sequence_unsent(const struct sequence *s)

@@ -12,9 +12,10 @@ static bool is_session_op(const struct llm_sqe *q)
 /* Fields that no operation uses yet, or that this one does not. */
 static bool rest_is_zero(const struct llm_sqe *q)
 {
-    bool generate = q->op == LLM_OP_GENERATE, choose = q->op == LLM_OP_CHOOSE;
+    bool generate = q->op == LLM_OP_GENERATE;
     return !q->adapter && !q->rope_len && !q->reserved2 &&
-           (choose || (!q->options_len && !q->options_off)) &&
+           (q->op == LLM_OP_CHOOSE || (generate && q->options_len) ||
+            (!q->options_len && !q->options_off)) &&
            (generate ||
             (!q->output_from && !q->first_choice && !q->deadline_us && !q->max_itl_us)) &&
            (generate || is_session_op(q) || !q->session) &&
@@ -44,7 +45,8 @@ static bool all_finite(const struct llm_sqe *q)
 static bool sampling_in_range(const struct llm_sqe *q)
 {
     return q->temperature >= 0.0f && q->top_p > 0.0f && q->top_p <= 1.0f && q->min_p >= 0.0f &&
-           q->min_p <= 1.0f && q->repetition == 1.0f && q->presence == 0.0f && q->frequency == 0.0f;
+           q->min_p <= 1.0f && q->repetition > 0.0f && fabsf(q->presence) <= 2.0f &&
+           fabsf(q->frequency) <= 2.0f && q->options_len <= LLM_OPTIONS_MAX;
 }
 
 /* Prompt and output tokens that one sequence may have. The last one is never an input, so it needs

@@ -157,12 +157,17 @@ static bool ends(const struct rig *r, const struct rig_stream *s, int32_t token)
 static void expect_tokens(const struct rig *r, const struct rig_stream *s, struct expectation *x)
 {
     const struct llm_sqe *q = &s->q;
-    struct gpu_sampling sampling = {
-        .temperature = q->temperature, .seed = q->seed, .choice = s->choice};
+    struct gpu_sampling sampling = {.temperature = q->temperature,
+                                    .seed = q->seed,
+                                    .choice = s->choice,
+                                    .repetition = q->repetition,
+                                    .presence = q->presence,
+                                    .frequency = q->frequency};
     uint64_t hash = hash_known(s, s->n_known);
     bool over = s->first && ends(r, s, s->known[s->n_known - 1]);
     for (x->n = 0; !over && s->first + x->n < q->max_tokens; x->n++) {
-        int32_t token = fake_model_draw(hash, &sampling, s->n_known + x->n, r->config.vocab);
+        uint64_t from = fake_model_penalize(hash, &sampling, s->n_known - s->first);
+        int32_t token = fake_model_draw(from, &sampling, s->n_known + x->n, r->config.vocab);
         x->tokens[x->n] = token;
         x->logprob[x->n] = fake_model_logprob_of(hash, token);
         hash = fake_model_add(hash, token);

@@ -90,6 +90,26 @@ float fake_model_logprob(const int32_t *history, uint32_t n, int32_t token)
     return fake_model_logprob_of(hash_of(history, n), token);
 }
 
+uint64_t fake_model_penalize(uint64_t hash, const struct gpu_sampling *s, uint32_t n_prompt)
+{
+    uint32_t parts[3];
+    memcpy(parts, (const float[3]){s->repetition, s->presence, s->frequency}, sizeof parts);
+    if (s->repetition != 1.0f || s->presence != 0.0f || s->frequency != 0.0f)
+        for (int i = 0; i < 3; i++)
+            hash = mix(hash ^ mix((uint64_t)parts[i] << 32 | n_prompt));
+    for (uint32_t i = 0; i < s->n_biases; i++) {
+        memcpy(parts, &s->biases[i].bias, sizeof *parts);
+        hash = mix(hash ^ mix((uint64_t)parts[0] << 32 | (uint32_t)s->biases[i].token));
+    }
+    return hash;
+}
+
+struct gpu_candidate fake_model_candidate(uint64_t hash, uint32_t k, uint32_t vocab)
+{
+    int32_t token = (int32_t)((hash + k) % vocab);
+    return (struct gpu_candidate){token, fake_model_logprob_of(hash, token)};
+}
+
 /* ---- a step ---- */
 
 static void check_shape(const struct fake_gpu *g, const struct gpu_step *s)
@@ -171,6 +191,19 @@ static uint64_t read_history(const struct fake_gpu *g, const struct gpu_seq *q, 
     return hash;
 }
 
+/* The history that penalties are counted in is the one that was computed. */
+static int32_t draw(const struct fake_gpu *g, const struct gpu_output *o, uint64_t hash)
+{
+    DEMAND(o->n_prompt <= o->n_history && o->n_history == o->position);
+    DEMAND(hash_of(o->history, o->n_history) == hash);
+    int32_t token = g->draw ? g->draw(g->draw_context, o) : -1;
+    if (token >= 0)
+        return token;
+    hash = fake_model_penalize(hash, &o->sampling, o->n_prompt);
+    return g->forced_token >= 0 ? g->forced_token
+                                : fake_model_draw(hash, &o->sampling, o->position, g->vocab);
+}
+
 static void compute_output(struct fake_gpu *g, const struct gpu_step *s, uint32_t i)
 {
     const struct gpu_output *o = &s->outputs[i];
@@ -180,10 +213,12 @@ static void compute_output(struct fake_gpu *g, const struct gpu_step *s, uint32_
     uint64_t hash = read_history(g, q, pos);
     int32_t token = o->target;
     if (token < 0)
-        token = g->forced_token >= 0 ? g->forced_token
-                                     : fake_model_draw(hash, &o->sampling, o->position, g->vocab);
+        token = draw(g, o, hash);
     s->results[i] =
         (struct gpu_result){.token = token, .logprob = fake_model_logprob_of(hash, token)};
+    for (uint32_t k = 0; o->top && k < o->n_top; k++)
+        o->top[k] = fake_model_candidate(hash, k, g->vocab);
+    s->results[i].n_top = o->n_top;
 }
 
 static int fake_submit(struct gpu *handle, const struct gpu_step *step)

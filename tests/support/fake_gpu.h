@@ -26,6 +26,9 @@ struct fake_gpu {
     uint32_t rows_last;
     uint64_t fail_wait_at, fail_submit_at, fail_copy_at; /* number of the step, from 1; 0: never */
     int32_t forced_token;                                /* >= 0: what every draw gives */
+    /* if not NULL: what that draw gives, or -1: what the model says */
+    int32_t (*draw)(void *context, const struct gpu_output *o);
+    void *draw_context;
     /* called at the end of each wait, if not NULL */
     void (*watch)(void *context, const struct gpu_step *step);
     void *watch_context;
@@ -47,6 +50,11 @@ static inline struct gpu *fake_gpu_handle(struct fake_gpu *g)
 int32_t fake_model_next(const int32_t *history, uint32_t n, const struct gpu_sampling *sampling,
                         uint32_t vocab);
 float fake_model_logprob(const int32_t *history, uint32_t n, int32_t token);
+
+/* Penalties and biases, if any are on, make another hash of it to draw from. */
+uint64_t fake_model_penalize(uint64_t hash, const struct gpu_sampling *s, uint32_t n_prompt);
+/* The k-th candidate behind that history, from 0. */
+struct gpu_candidate fake_model_candidate(uint64_t hash, uint32_t k, uint32_t vocab);
 
 /* The same token by token: the hash of nothing is 0. */
 uint64_t fake_model_add(uint64_t hash, int32_t token);

@@ -3,6 +3,7 @@
 #include "../../appliance/option_map.h"
 #include "../support/support.h" /* after: cmocka has a macro named fail */
 
+#include <math.h>
 #include <msgpack.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,143 @@ static void keys(void **state)
     assert_refused(READ("\x81\x90\x02"), "keys must be strings, not an array");
     assert_refused(READ("\x82\xa6labels\x91\xc4\x04\0\0\0\0\xa6labels\x91\xc4\x04\0\0\0\0"),
                    "twice");
-    assert_refused(READ("\x82\xa6labels\x91\xc4\x04\0\0\0\0\xa4stop\xa1x"), "does not know");
+    assert_refused(READ("\x82\xa6labels\x91\xc4\x04\0\0\0\0\xa4stoq\xa1x"), "does not know");
+    assert_refused(READ("\x82\xa4stop\x90\xa4stop\x90"), "\"stop\" stands twice");
+    assert_refused(READ("\x82\xaalogit_bias\xc4\0\xaalogit_bias\xc4\0"), "twice");
+    assert_refused(READ("\x82\xactop_logprobs\x01\xactop_logprobs\x01"), "twice");
+}
+
+static void stop_strings(void **state)
+{
+    (void)state;
+    static const char both[] = "\x81\xa4stop\x92\xa2"
+                               "ab\xc4\x03\0\xff\n";
+    assert_int_equal(READ(both), 0);
+    assert_int_equal(map.given, 1u << OPTION_STOP);
+    assert_int_equal(map.n_stops, 2);
+    assert_int_equal(map.stops[0].bytes, 2);
+    assert_memory_equal(both + map.stops[0].at, "ab", 2);
+    assert_int_equal(map.stops[1].bytes, 3);
+    assert_memory_equal(both + map.stops[1].at, "\0\xff\n", 3);
+    assert_int_equal(READ("\x81\xa4stop\x90"), 0);
+    assert_int_equal(map.n_stops, 0);
+    assert_refused(READ("\x81\xa4stop\xa1x"), "must be an array of strings or bins, not a string");
+    assert_refused(READ("\x81\xa4stop\x91\x01"), "must be a string or a bin, not an integer");
+    assert_refused(READ("\x81\xa4stop\x91\xa0"), "1 to 256 bytes");
+    for (uint32_t n = 1; n <= 20; n++) { /* 16 of them at most */
+        uint8_t bytes[64] = "\x81\xa4stop\xdc";
+        bytes[8] = (uint8_t)n;
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(bytes + 9 + 2 * i, "\xa1x", 2);
+        if (n <= 16)
+            assert_int_equal(read_bytes(bytes, 9 + 2 * n), 0);
+        else
+            assert_refused(read_bytes(bytes, 9 + 2 * n), "at most 16");
+    }
+    for (uint32_t n = 255; n <= 258; n++) { /* of 256 bytes at most */
+        uint8_t bytes[300] = "\x81\xa4stop\x91\xc5";
+        bytes[8] = (uint8_t)(n >> 8), bytes[9] = (uint8_t)n;
+        if (n <= 256)
+            assert_int_equal(read_bytes(bytes, 10 + n), 0);
+        else
+            assert_refused(read_bytes(bytes, 10 + n), "1 to 256 bytes");
+    }
+}
+
+static size_t put_bias(uint8_t *to, int32_t token, float bias)
+{
+    memcpy(to, &token, 4);
+    memcpy(to + 4, &bias, 4);
+    return 8;
+}
+
+static void biases(void **state)
+{
+    (void)state;
+    static const float bad[] = {100.1f, -100.1f, NAN, INFINITY, -INFINITY};
+    uint8_t bytes[40] = "\x81\xaalogit_bias\xc4\x10";
+    size_t head = 14, n = head;
+    n += put_bias(bytes + n, 7, -100.0f);
+    n += put_bias(bytes + n, -1, 100.0f); /* whether there is such a token is not judged here */
+    assert_int_equal(read_bytes(bytes, n), 0);
+    int32_t token;
+    float bias;
+    assert_int_equal(map.n_biases, 2);
+    assert_int_equal(option_bias(bytes, &map, 0, &token, &bias), 0);
+    assert_true(token == 7 && bias == -100.0f);
+    assert_int_equal(option_bias(bytes, &map, 1, &token, &bias), 0);
+    assert_true(token == -1 && bias == 100.0f);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        put_bias(bytes + head + 8, 7, bad[i]);
+        assert_refused(read_bytes(bytes, n), "not in [-100, 100]");
+    }
+    bytes[13] = 0x0f;
+    assert_refused(read_bytes(bytes, n - 1), "whole pairs");
+    assert_refused(READ("\x81\xaalogit_bias\xa8xxxxxxxx"), "must be a bin");
+    uint8_t *many = calloc(1, 8300);
+    for (uint32_t k = 1023; k <= 1025; k++) {
+        memcpy(many, "\x81\xaalogit_bias\xc5", 13);
+        many[13] = (uint8_t)(8 * k >> 8), many[14] = (uint8_t)(8 * k);
+        if (k <= 1024)
+            assert_int_equal(read_bytes(many, 15 + 8 * k), 0);
+        else
+            assert_refused(read_bytes(many, 15 + 8 * k), "at most 1024");
+    }
+    free(many);
+}
+
+/* In every width that an integer may be written in. */
+static void number_of_candidates(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *value;
+        size_t n;
+        int32_t top; /* -1: refused */
+    } cases[] = {{"\x00", 1, 0},
+                 {"\x14", 1, 20},
+                 {"\x15", 1, -1},
+                 {"\x7f", 1, -1},
+                 {"\xcc\x14", 2, 20},
+                 {"\xcc\xff", 2, -1},
+                 {"\xcd\0\x05", 3, 5},
+                 {"\xcd\1\x05", 3, -1},
+                 {"\xce\0\0\0\x05", 5, 5},
+                 {"\xce\1\0\0\x05", 5, -1},
+                 {"\xcf\0\0\0\0\0\0\0\x05", 9, 5},
+                 {"\xcf\0\0\0\1\0\0\0\x05", 9, -1},
+                 {"\xcf\x80\0\0\0\0\0\0\x05", 9, -1},
+                 {"\xd0\x05", 2, 5},
+                 {"\xd0\x85", 2, -1},
+                 {"\xd1\0\x05", 3, 5},
+                 {"\xd1\xff\x05", 3, -1},
+                 {"\xd2\0\0\0\x05", 5, 5},
+                 {"\xd3\0\0\0\0\0\0\0\x05", 9, 5},
+                 {"\xd3\xff\xff\xff\xff\xff\xff\xff\xff", 9, -1},
+                 {"\xe0", 1, -1},
+                 {"\xff", 1, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t bytes[32] = "\x81\xactop_logprobs";
+        memcpy(bytes + 14, cases[i].value, cases[i].n);
+        int e = read_bytes(bytes, 14 + cases[i].n);
+        if (cases[i].top < 0) {
+            assert_refused(e, "from 0 to 20");
+            continue;
+        }
+        assert_int_equal(e, 0);
+        assert_int_equal(map.top, cases[i].top);
+    }
+    assert_refused(READ("\x81\xactop_logprobs\xca\0\0\0\0"), "not a float");
+    assert_refused(READ("\x81\xactop_logprobs\xc0"), "not nil");
+}
+
+static void all_keys_in_any_order(void **state)
+{
+    (void)state;
+    assert_int_equal(READ("\x83\xactop_logprobs\x03\xaalogit_bias\xc4\0\xa4stop\x91\xa1x"), 0);
+    assert_int_equal(map.given, 1u << OPTION_TOP | 1u << OPTION_BIAS | 1u << OPTION_STOP);
+    assert_int_equal(READ("\x80"), 0); /* nothing of it is left */
+    assert_int_equal(map.given + map.n_stops + map.n_biases + map.top, 0);
 }
 
 static void what_is_no_map(void **state)
@@ -266,6 +403,10 @@ int main(void)
         cmocka_unit_test(numbers_of_labels),
         cmocka_unit_test(values_of_other_types),
         cmocka_unit_test(keys),
+        cmocka_unit_test(stop_strings),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(number_of_candidates),
+        cmocka_unit_test(all_keys_in_any_order),
         cmocka_unit_test(what_is_no_map),
         cmocka_unit_test(whole_before_anything_else),
         cmocka_unit_test(announced_but_not_there),
