@@ -272,16 +272,20 @@ static const json_t *function_named(const json_t *tools, const char *name)
     return NULL;
 }
 
-/* The first argument that the tool cannot do without: the object begins with it. */
+/* The first argument that the tool cannot do without: the object begins with it. No space at the end:
+ * it belongs to the token that follows. */
 static void put_arguments(struct buffer *text, const json_t *function)
 {
     const json_t *schema = json_object_get(function, "parameters"),
                  *first = json_array_get(json_object_get(schema, "required"), 0);
     if (!json_is_string(first))
         return;
-    buffer_text(text, "{");
+    const json_t *property =
+        json_object_get(json_object_get(schema, "properties"), json_string_value(first));
+    const char *type = json_string_value(json_object_get(property, "type"));
+    buffer_text(text, " {");
     json_put_string(text, json_string_value(first), json_string_length(first));
-    buffer_text(text, ": ");
+    buffer_text(text, type && !strcmp(type, "string") ? ": \"" : ":");
 }
 
 /* The beginning of the answer where a tool has to be called. With several tools the model writes the
@@ -298,7 +302,7 @@ static char *forced_beginning(const struct params *p, enum tool_format format)
                                                  : "{\"name\": \"");
     if (function) {
         buffer_text(&text, json_string_value(json_object_get(function, "name")));
-        buffer_text(&text, format == TOOLS_LLAMA ? "\", \"parameters\": " : "\", \"arguments\": ");
+        buffer_text(&text, format == TOOLS_LLAMA ? "\", \"parameters\":" : "\", \"arguments\":");
         put_arguments(&text, function);
     }
     buffer_add(&text, "", 1);

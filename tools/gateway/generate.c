@@ -110,7 +110,7 @@ static int fill_call(struct exchange *x, struct call *c, enum api api)
         return problem_set(problem, 503, "engine_unavailable", NULL,
                            "the engine \"%s\" is not there at the moment",
                            instance_name(c->instance));
-    if (prompt_make(c, problem) || request_check(c, problem))
+    if (prompt_make(c, problem) || request_judge(c, problem))
         return -1;
     name_call(c);
     c->connection = x->connection;

@@ -54,7 +54,7 @@ static int check_length(struct call *c, struct problem *problem)
                        longest, room, c->params.max_tokens, room - longest);
 }
 
-int request_check(struct call *c, struct problem *problem)
+int request_judge(struct call *c, struct problem *problem)
 {
     if (check_candidates(c, problem) || check_bias_ids(c, problem))
         return -1;

@@ -6,7 +6,7 @@
 
 /* What depends on the model and the prompts: lengths, token ids. Finds max_tokens where none was
  * given. 0, or -1 after a problem. */
-int request_check(struct call *c, struct problem *problem);
+int request_judge(struct call *c, struct problem *problem);
 
 /* The lists that a request points to. */
 struct request_lists {
