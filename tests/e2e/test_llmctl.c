@@ -262,6 +262,8 @@ static void refusals(void **state)
 {
     (void)state;
     refuses("complete", 2, "what is the prompt");
+    refuses("complete", 2, "see llmctl complete --help");
+    refuses("complete --bogus", 2, "llmctl complete: ");
     refuses("complete --tokens 1 text", 2, "one source");
     refuses("complete --tokens 1,x", 2, "token ids");
     refuses("complete --tokens 1,2 -n 0", 2, "-n");

@@ -161,6 +161,7 @@ static void needs_a_terminal(void **state)
         run_command(&status, "'%s' -i nobody-%s top --once 2>&1", built("llmctl"), engine.instance);
     assert_int_equal(status, 1);
     has(out, "there is no engine");
+    has(out, "there are: ");
     free(out);
 }
 

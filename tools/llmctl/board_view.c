@@ -1,6 +1,7 @@
 /* board_view.c - see board_view.h. */
 #include "board_view.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -54,13 +55,37 @@ static int check(const struct llm_board *b, const char *name, ssize_t got, bool 
     return 0;
 }
 
+/* "; there are: a, b", or "" where there are none; ends with ", ..." where not all fit. */
+static void other_boards(char *out, size_t size)
+{
+    static const char prefix[] = "llmd.", more[] = ", ...";
+    *out = 0;
+    DIR *d = opendir("/dev/shm");
+    size_t used = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const char *name = e->d_name + sizeof prefix - 1;
+        if (strncmp(e->d_name, prefix, sizeof prefix - 1) || !llm_instance_ok(name))
+            continue;
+        if (used + strlen(name) + 16 > size - sizeof more) {
+            strcpy(out + used, more);
+            break;
+        }
+        used += (size_t)sprintf(out + used, "%s%s", used ? ", " : "; there are: ", name);
+    }
+    if (d)
+        closedir(d);
+}
+
 static int not_opened(const char *name, int error, bool quiet)
 {
     if (quiet)
         return error == ENOENT ? -ENOENT : 1;
-    if (error == ENOENT)
-        return ctl_error("there is no engine \"%s\" (no board %s)", ctl_instance, name);
-    return ctl_error("cannot open the board %s: %s", name, strerror(error));
+    if (error != ENOENT)
+        return ctl_error("cannot open the board /dev/shm%s: %s", name, strerror(error));
+    char others[256];
+    other_boards(others, sizeof others);
+    return ctl_error("there is no engine \"%s\" (no board /dev/shm%s)%s", ctl_instance, name,
+                     others);
 }
 
 static int read_board(struct board_view *v, bool quiet)

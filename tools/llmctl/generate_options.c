@@ -43,7 +43,7 @@ static const struct option options[] = {{"tokens", required_argument, NULL, O_TO
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
-static void help(const char *name, uint32_t op)
+static void help(uint32_t op)
 {
     printf("usage: llmctl [-i INSTANCE] %s SOURCE [OPTION...]\n\n"
            "sources (one):\n"
@@ -52,7 +52,7 @@ static void help(const char *name, uint32_t op)
            "options with _\n"
            "                        (tokens or prompt, n, choices, temperature, ..., id); one "
            "result a line, in order\n",
-           name, prompt_source_help);
+           op == LLM_OP_SCORE ? "score" : "complete", prompt_source_help);
     if (op == LLM_OP_GENERATE)
         printf("\ngeneration:\n"
                "  -n N                  at most N tokens (16)\n"
@@ -172,7 +172,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
             o->request.flags |= LLM_SQE_NO_CACHE;
             break;
         case 'h':
-            help(argv[0], op);
+            help(op);
             *help_shown = true;
             return 0;
         case '?':

@@ -9,6 +9,7 @@
 #include "llmctl.h"
 
 const char *ctl_instance = "default";
+static char program[32] = "llmctl"; /* with the command, once it is known */
 
 static const struct {
     const char *name;
@@ -60,7 +61,7 @@ int ctl_usage(const char *format, ...)
     va_start(args, format);
     fputs("llmctl: ", stderr);
     vfprintf(stderr, format, args);
-    fputs("; see llmctl --help\n", stderr);
+    fprintf(stderr, "; see %s --help\n", program);
     va_end(args);
     return 2;
 }
@@ -107,7 +108,10 @@ int main(int argc, char **argv)
     argv += optind;
     optind = 0; /* the subcommand scans its own arguments from the start */
     for (size_t i = 0; i < N_COMMANDS; i++)
-        if (!strcmp(argv[0], commands[i].name))
+        if (!strcmp(argv[0], commands[i].name)) {
+            snprintf(program, sizeof program, "llmctl %s", commands[i].name);
+            argv[0] = program; /* getopt_long's messages begin with it */
             return commands[i].run(argc, argv);
+        }
     return ctl_usage("there is no command \"%s\"", argv[0]);
 }
