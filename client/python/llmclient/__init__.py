@@ -37,7 +37,7 @@ from .errors import (
     Unavailable,
     WrongThread,
 )
-from .types import Choice, Chunk, Options, Result, Timing, Usage
+from .types import Choice, Chunk, Limits, Options, Result, Timing, Usage
 
 if TYPE_CHECKING:
     from ._channel import Channel
@@ -60,6 +60,7 @@ __all__ = [
     "Error",
     "Evicted",
     "InvalidRequest",
+    "Limits",
     "NotSupported",
     "Options",
     "ProtocolError",

@@ -30,6 +30,7 @@ from .errors import (
     InvalidRequest,
     NotSupported,
     ProtocolError,
+    Timeout,
     TooLong,
     WrongThread,
     from_code,
@@ -93,19 +94,20 @@ class Operation(Request):
 class Choosing(Request):
     """Log-probabilities of labels: choice i is label i."""
 
-    def __init__(self, prompt: Any, labels: Sequence[Any]) -> None:
+    def __init__(self, prompt: Any, labels: Sequence[Any], params: Params) -> None:
         super().__init__()
         self._prompt, self._tokens = prompt, labels
         self._labels = (L.Label * len(labels))(*(L.Label(t, len(t)) for t in labels))
+        self._request = _request(prompt, params, MAX_TOKENS, 0)
+        self._request.op = L.OP_CHOOSE
+        self._request.size = c.sizeof(L.Request)
+        self._request.session_keep = L.SESSION_ALL
+        self._request.labels, self._request.n_labels = self._labels, len(labels)
         self._owed = len(labels)
         self.sums = [0.0] * len(labels)
 
     def send(self, lib: Any, handle: Any, id_at: Any) -> int:
-        return int(
-            lib.llm_choose(
-                handle, self._prompt, len(self._prompt), self._labels, len(self._labels), id_at
-            )
-        )
+        return int(lib.llm_submit(handle, c.byref(self._request), id_at))
 
     def take(self, channel: Channel, event: L.Event) -> None:
         if event.type == L.EVENT_TOKENS:
@@ -113,6 +115,8 @@ class Choosing(Request):
             return
         if event.type == L.EVENT_ERROR:
             self.error = self.error or channel.refusal(event)
+        elif event.finish == L.FINISH_TIMEOUT:
+            self.error = self.error or Timeout("the labels were not computed within timeout_ms")
         elif event.finish not in (0, 1, 2):
             finish = L.FINISH.get(event.finish, "?")
             self.error = self.error or Error(f"a label was not finished: {finish}")
@@ -483,12 +487,12 @@ class Channel:
             )
         return Generation(tokenizer, tokens, params, room, 0)
 
-    def choosing(self, prompt: Prompt, labels: Sequence[str]) -> Choosing:
+    def choosing(self, prompt: Prompt, labels: Sequence[str], params: Params) -> Choosing:
         self.need("llm_choose")
         if not labels:
             raise InvalidRequest("no labels to choose from")
         tokens = self.encode(prompt, L.TOKENIZE_SPECIAL | L.TOKENIZE_ADD_SPECIAL)
-        return Choosing(tokens, [self.encode(label, 0) for label in labels])
+        return Choosing(tokens, [self.encode(label, 0) for label in labels], params)
 
 
 def _length(keep: int) -> int:

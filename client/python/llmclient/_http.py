@@ -15,7 +15,7 @@ from ._openai import BODY_MAX, Exchange, Target, completion, conversation, messa
 from .client import Client, Labels, Session, Stream
 from .errors import AuthError, ConnectError, EngineDied, Error, InvalidRequest, NotSupported
 from .errors import Timeout, WrongThread
-from .types import Chunk, Message, Options, Prompt, Result, params
+from .types import Chunk, Limits, Message, Options, Prompt, Result, params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -212,7 +212,9 @@ class HttpClient(Client):
         self.check()
         return HttpStream(self, conversation(self.pool.where, messages, params(options)))
 
-    def choose(self, prompt: Prompt, labels: Sequence[str]) -> Labels:
+    def choose(
+        self, prompt: Prompt, labels: Sequence[str], **limits: Unpack[Limits]
+    ) -> Labels:
         raise NotSupported(NO_CHOOSE)
 
     def session(self, name: str, prompt: Prompt = (), *, pin: bool = False) -> Session:

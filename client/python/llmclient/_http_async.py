@@ -11,7 +11,7 @@ from ._http1 import Response
 from ._openai import BODY_MAX, Exchange, Target, completion, conversation, message, only_model
 from .client import AsyncClient, AsyncSession, AsyncStream, Labels
 from .errors import ConnectError, EngineDied, InvalidRequest, NotSupported, WrongThread
-from .types import Chunk, Message, Options, Prompt, Result, params
+from .types import Chunk, Limits, Message, Options, Prompt, Result, params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -220,7 +220,9 @@ class HttpAsyncClient(AsyncClient):
             self._pool, conversation(self._pool.where, messages, params(options))
         )
 
-    async def achoose(self, prompt: Prompt, labels: Sequence[str]) -> Labels:
+    async def achoose(
+        self, prompt: Prompt, labels: Sequence[str], **limits: Unpack[Limits]
+    ) -> Labels:
         raise NotSupported(NO_CHOOSE)
 
     async def asession(self, name: str, prompt: Prompt = (), *, pin: bool = False) -> AsyncSession:

@@ -24,16 +24,17 @@ SONAME = "libllmclient.so.1"
 SEED_RANDOM = 2**64 - 1
 SESSION_ALL = 2**64 - 1
 
-OP_GENERATE = 1
+OP_GENERATE, OP_CHOOSE = 1, 8
 IGNORE_EOS, LOGPROBS, PIN = 1, 2, 16
 PRIORITY = {"normal": 0, "high": 1, "low": 2}
 
 EVENT_TOKENS, EVENT_DONE, EVENT_ERROR = 1, 2, 3
+FINISH_TIMEOUT = 4
 FINISH = {
     1: "stop",
     2: "length",
     3: "cancelled",
-    4: "timeout",
+    FINISH_TIMEOUT: "timeout",
     5: "deadline",
     6: "refused",
     7: "error",
@@ -309,7 +310,8 @@ def load() -> Any:
             _loaded = _open(path)
             return _loaded
         except (OSError, AttributeError) as error:
-            tried.append(f"{path}: {error}")
+            said = str(error)
+            tried.append(said if path in said else f"{path}: {said}")
     raise ConnectError(
         "libllmclient cannot be loaded; install it (make install), or name it in "
         "LLMCLIENT_LIBRARY. Tried: " + "; ".join(tried)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, List, Sequence
 from ._channel import Channel, Generation, Operation, Request, SessionState
 from .client import Client, Labels, Session, Stream
 from .errors import Error, InvalidRequest
-from .types import Chunk, Message, Options, Prompt, Result, params
+from .types import Chunk, Limits, Message, Options, Prompt, Result, limits_of, params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -138,9 +138,11 @@ class LlmdClient(Client):
         self._channel.check()
         return LlmdStream(self._channel, self._channel.answer(messages, params(options)))
 
-    def choose(self, prompt: Prompt, labels: Sequence[str]) -> Labels:
+    def choose(
+        self, prompt: Prompt, labels: Sequence[str], **limits: Unpack[Limits]
+    ) -> Labels:
         self._channel.check()
-        request = self._channel.choosing(prompt, labels)
+        request = self._channel.choosing(prompt, labels, limits_of(limits))
         _run(self._channel, request)
         return sorted(zip(labels, request.sums), key=lambda pair: -pair[1])
 

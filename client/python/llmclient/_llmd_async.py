@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Deque, List, Optional, Sequence
 from ._channel import Channel, Generation, Operation, Request, SessionState
 from .client import AsyncClient, AsyncSession, AsyncStream, Labels
 from .errors import Error, InvalidRequest, WrongThread
-from .types import Chunk, Message, Options, Prompt, Result, params
+from .types import Chunk, Limits, Message, Options, Prompt, Result, limits_of, params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -240,9 +240,11 @@ class LlmdAsyncClient(AsyncClient):
         self._pump.check()
         return LlmdAsyncStream(self._pump, self._channel.answer(messages, params(options)))
 
-    async def achoose(self, prompt: Prompt, labels: Sequence[str]) -> Labels:
+    async def achoose(
+        self, prompt: Prompt, labels: Sequence[str], **limits: Unpack[Limits]
+    ) -> Labels:
         self._pump.check()
-        request = self._channel.choosing(prompt, labels)
+        request = self._channel.choosing(prompt, labels, limits_of(limits))
         await self._pump.run(request)
         return sorted(zip(labels, request.sums), key=lambda pair: -pair[1])
 

@@ -21,7 +21,7 @@ from typing import (
     Type,
 )
 
-from .types import Chunk, Message, Options, Prompt, Result
+from .types import Chunk, Limits, Message, Options, Prompt, Result
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -193,9 +193,12 @@ class Client(_Model, _Closing):
         """Answers a conversation: messages with "role" and "content"."""
 
     @abstractmethod
-    def choose(self, prompt: Prompt, labels: Sequence[str]) -> Labels:
+    def choose(
+        self, prompt: Prompt, labels: Sequence[str], **limits: Unpack[Limits]
+    ) -> Labels:
         """How likely each label is as the continuation, in one pass over the prompt: the sums of
-        their tokens' log-probabilities, best first."""
+        their tokens' log-probabilities, best first. `priority`, `timeout_ms` (or Timeout) and
+        `queue_timeout_ms` (or DeadlineMissed) are as for generate."""
 
     @abstractmethod
     def session(self, name: str, prompt: Prompt = (), *, pin: bool = False) -> Session:
@@ -214,7 +217,9 @@ class AsyncClient(_Model, _AsyncClosing):
     def achat(self, messages: Sequence[Message], **options: Unpack[Options]) -> AsyncStream: ...
 
     @abstractmethod
-    async def achoose(self, prompt: Prompt, labels: Sequence[str]) -> Labels: ...
+    async def achoose(
+        self, prompt: Prompt, labels: Sequence[str], **limits: Unpack[Limits]
+    ) -> Labels: ...
 
     @abstractmethod
     async def asession(

@@ -46,6 +46,14 @@ class Options(TypedDict, total=False):
     pieces: str
 
 
+class Limits(TypedDict, total=False):
+    """The keyword arguments of `choose`; all may be left out. As for `generate`."""
+
+    priority: str
+    timeout_ms: Optional[int]
+    queue_timeout_ms: Optional[int]
+
+
 @dataclass(frozen=True)
 class Params:
     """Options with their defaults, checked as far as no model is needed."""
@@ -100,7 +108,20 @@ def params(options: Options) -> Params:
     given = dict(options)
     stop = given.pop("stop", ())
     texts = (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[arg-type]
+    _known(given, Options)
     return Params(stop=texts, **given)  # type: ignore[arg-type]
+
+
+def limits_of(limits: Limits) -> Params:
+    _known(limits, Limits)
+    return Params(**limits)
+
+
+def _known(given: Mapping[str, object], options: Any) -> None:
+    for name in given:
+        if name not in options.__annotations__:
+            known = ", ".join(options.__annotations__)
+            raise TypeError(f"there is no option {name!r}; there are: {known}")
 
 
 class Chunk(NamedTuple):

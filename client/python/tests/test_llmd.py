@@ -329,6 +329,12 @@ class SyncTest(Scenarios, Sync, unittest.TestCase):
             self.client.choose(PROMPT, [])
         with self.assertRaises(llmclient.InvalidRequest):
             self.client.choose(PROMPT, [""])
+        within = self.client.choose(PROMPT, labels, priority="high", timeout_ms=60000)
+        self.assertEqual([label for label, _ in within], [label for label, _ in ranked])
+        with self.assertRaises(llmclient.Timeout):
+            self.client.choose("A long text. " * 400, labels, timeout_ms=1)
+        with self.assertRaisesRegex(TypeError, "no option 'deadline_ms'"):
+            self.client.choose(PROMPT, labels, deadline_ms=100)
 
 
 class AsyncTest(Scenarios, Async, unittest.TestCase):
