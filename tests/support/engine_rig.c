@@ -27,6 +27,40 @@ static uint32_t sink_domain(void *context, uint32_t client)
     return r->domain[client];
 }
 
+static uint32_t sink_top(void *context, uint32_t client)
+{
+    const struct rig *r = context;
+    return r->top[client];
+}
+
+static void sink_put_top(void *context, uint32_t client, const struct llm_candidate *top,
+                         uint32_t n)
+{
+    struct rig *r = context;
+    assert_true(!r->n_candidates && n && n <= r->top[client]);
+    memcpy(r->candidates, top, n * sizeof *top);
+    r->n_candidates = n;
+}
+
+/* They are those of the token that comes with them. */
+static void take_candidates(struct rig *r, const struct rig_stream *s, const struct llm_cqe *c)
+{
+    uint64_t hash = 0;
+    assert_int_equal(r->n_candidates, s->n_top);
+    if (!s->n_top)
+        return;
+    assert_int_equal(c->count, 1);
+    for (uint32_t i = 0; i < s->n_known; i++)
+        hash = fake_model_add(hash, s->known[i]);
+    for (uint32_t i = 0; i < s->n; i++)
+        hash = fake_model_add(hash, s->tokens[i]);
+    for (uint32_t k = 0; k < s->n_top; k++) {
+        struct gpu_candidate want = fake_model_candidate(hash, k, r->config.vocab);
+        assert_memory_equal(&r->candidates[k], &want, sizeof want);
+    }
+    r->n_candidates = 0;
+}
+
 static void take_tokens(struct rig *r, struct rig_stream *s, const struct llm_cqe *c)
 {
     assert_true(r->room[s->client] > 0);
@@ -34,7 +68,9 @@ static void take_tokens(struct rig *r, struct rig_stream *s, const struct llm_cq
         r->room[s->client]--;
     assert_in_range(c->count, 1, LLM_CQE_TOKENS_MAX);
     assert_int_equal(c->position, s->op == LLM_OP_SCORE ? s->n + 1 : s->first + s->n);
-    assert_int_equal(c->flags, s->logprobs ? LLM_CQE_HAS_LOGPROBS : 0);
+    assert_int_equal(c->flags,
+                     (s->logprobs ? LLM_CQE_HAS_LOGPROBS : 0) | (s->n_top ? LLM_CQE_HAS_TOP : 0));
+    take_candidates(r, s, c);
     assert_int_equal(c->status, 0);
     assert_int_equal(c->finish, 0);
     assert_true(s->n_known + s->n + c->count <= RIG_TOKENS);
@@ -126,8 +162,12 @@ void rig_open(struct rig *r)
     r->sessions = calloc(RIG_SESSIONS, sizeof *r->sessions);
     assert_true(r->board && r->streams && r->sessions);
     memset(r->board, 0, LLM_BOARD_BYTES);
-    struct engine_sink sink = {
-        .context = r, .token_room = sink_room, .put = sink_put, .domain = sink_domain};
+    struct engine_sink sink = {.context = r,
+                               .token_room = sink_room,
+                               .put = sink_put,
+                               .top = sink_top,
+                               .put_top = sink_put_top,
+                               .domain = sink_domain};
     struct fail f = {0};
     if (engine_create(&r->engine, &r->config, fake ? fake_gpu_ops() : r->ops,
                       fake ? fake_gpu_handle(&r->gpu) : r->device, r->board, &sink, &f))
@@ -314,6 +354,8 @@ bool rig_submit(struct rig *r, uint32_t client, const struct llm_sqe *q, const i
         memcpy(engine_token_buffer(r->engine), tokens, q->tokens_len * sizeof *tokens);
     if (q->op == LLM_OP_CHOOSE && q->options_len == 1)
         copy.options_len = write_labels(r, q, engine_option_buffer(r->engine));
+    if (q->op == LLM_OP_GENERATE && q->options_len <= sizeof r->options)
+        memcpy(engine_option_buffer(r->engine), r->options, q->options_len);
     engine_submit(r->engine, client, &copy, r->clock_ns);
     rig_book_entry(r, client, q, tokens);
     return true;

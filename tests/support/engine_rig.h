@@ -41,6 +41,7 @@ struct rig_stream {
     uint64_t user_data;
     uint8_t op;
     bool logprobs;
+    uint32_t n_top;              /* candidates of every token */
     struct rig_session *session; /* of a GENERATE that was taken, until its final */
     uint32_t n_known;            /* tokens in known[]: a GENERATE's whole history before its first
                                     token, a SCORE's tokens, a CHOOSE's prompt and label */
@@ -66,9 +67,13 @@ struct rig {
     uint32_t room[RIG_CLIENTS + 1];   /* token entries that fit */
     bool gone[RIG_CLIENTS + 1];       /* dropped: nothing may come any more */
     uint32_t domain[RIG_CLIENTS + 1]; /* whose client it is */
-    uint32_t label_tokens;            /* of every label of a CHOOSE; 0: of different lengths */
-    struct rig_session *sessions;     /* (RIG_SESSIONS) */
-    struct rig_stream *streams;       /* (RIG_STREAMS) in order of submission */
+    uint32_t top[RIG_CLIENTS + 1];    /* candidates that its channel has room for */
+    uint8_t options[8192];            /* the option map of a GENERATE with options_len */
+    struct llm_candidate candidates[LLM_TOP_MAX]; /* of the token that comes next */
+    uint32_t n_candidates;                        /* 0: none came */
+    uint32_t label_tokens;        /* of every label of a CHOOSE; 0: of different lengths */
+    struct rig_session *sessions; /* (RIG_SESSIONS) */
+    struct rig_stream *streams;   /* (RIG_STREAMS) in order of submission */
     uint32_t n_streams;
     uint64_t puts; /* completions of all kinds */
     uint64_t last_put_of[RIG_CLIENTS + 1];
