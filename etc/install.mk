@@ -46,12 +46,12 @@ MAN_ALIASES = $(shell awk 'FNR == 1 {on = 0; page = FILENAME; sub(".*/", "", pag
                 on && /^\.Nm/ && $$2 != substr(page, 1, length(page) - 2) {print $$2 substr(page, length(page) - 1) "=" page}' $(MAN_PAGES))
 
 # every file that install writes, without DESTDIR
-INSTALLED = $(addprefix $(bindir)/,llmd llmctl) \
+INSTALLED = $(addprefix $(bindir)/,llmd llmctl llm-gateway) \
             $(addprefix $(libdir)/,$(SO_FILE) libllmclient.so.$(SO_MAJOR) libllmclient.so libllmclient.a) \
             $(addprefix $(includedir)/,$(notdir $(API_HEADERS))) \
             $(pkgconfigdir)/llmclient.pc \
             $(foreach page,$(notdir $(MAN_PAGES)) $(foreach a,$(MAN_ALIASES),$(firstword $(subst =, ,$(a)))),$(mandir)/man$(call man_section,$(page))/$(page)) \
-            $(addprefix $(completiondir)/,llmd llmctl) \
+            $(addprefix $(completiondir)/,llmd llmctl llm-gateway) \
             $(unitdir)/llmd@.service $(sysusersdir)/llmd.conf \
             $(addprefix $(pythondir)/,$(notdir $(PYTHON_BUILD)) $(addprefix llmclient/,$(notdir $(PYTHON_PACKAGE)))) \
             $(docdir)/README.md $(docdir)/LICENSE $(addprefix $(docdir)/examples/,$(notdir $(EXAMPLE_FILES)))
@@ -66,13 +66,13 @@ fill = rm -f $(2) && sed -e 's|@prefix@|$(prefix)|g' -e 's|@exec_prefix@|$(exec_
 # only where it is this machine's own library folder, and only where we may
 LDCONFIG = if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" -eq 0 ]; then PATH="$$PATH:/sbin:/usr/sbin" ldconfig; fi
 
-BUILT_FILES := $(B)/llmd $(B)/llmctl $(B)/libllmclient.so $(B)/libllmclient.a
+BUILT_FILES := $(B)/llmd $(B)/llmctl $(B)/llm-gateway $(B)/libllmclient.so $(B)/libllmclient.a
 
 .PHONY: install uninstall dist
 install: $(BUILT_FILES) ## copy what is built to PREFIX (/usr/local), below DESTDIR
 	@echo '  INSTALL $(DESTDIR)$(prefix)'
 	@umask 022 && mkdir -p $(addprefix $(DESTDIR),$(sort $(dir $(INSTALLED))) $(OWN_DIRS))
-	@$(INSTALL_PROGRAM) $(B)/llmd $(B)/llmctl $(DESTDIR)$(bindir)/
+	@$(INSTALL_PROGRAM) $(B)/llmd $(B)/llmctl $(B)/llm-gateway $(DESTDIR)$(bindir)/
 	@$(INSTALL_PROGRAM) $(B)/libllmclient.so $(DESTDIR)$(libdir)/$(SO_FILE)
 	@ln -sf $(SO_FILE) $(DESTDIR)$(libdir)/libllmclient.so.$(SO_MAJOR)
 	@ln -sf libllmclient.so.$(SO_MAJOR) $(DESTDIR)$(libdir)/libllmclient.so
@@ -83,7 +83,7 @@ install: $(BUILT_FILES) ## copy what is built to PREFIX (/usr/local), below DEST
 	    $(call fill,"$$page","$$to") || exit 1; done
 	@for pair in $(MAN_ALIASES); do section=man$${pair##*.} to=$(DESTDIR)$(mandir)/man$${pair##*.}/$${pair%%=*}; \
 	    rm -f "$$to" && echo ".so $$section/$${pair#*=}" >"$$to" && chmod 0644 "$$to" || exit 1; done
-	@$(INSTALL_DATA) etc/completion/llmd etc/completion/llmctl $(DESTDIR)$(completiondir)/
+	@$(INSTALL_DATA) etc/completion/llmd etc/completion/llmctl etc/completion/llm-gateway $(DESTDIR)$(completiondir)/
 	@$(call fill,etc/systemd/llmd@.service,$(DESTDIR)$(unitdir)/llmd@.service)
 	@$(INSTALL_DATA) etc/systemd/llmd.sysusers $(DESTDIR)$(sysusersdir)/llmd.conf
 	@$(INSTALL_DATA) $(PYTHON_BUILD) $(DESTDIR)$(pythondir)/

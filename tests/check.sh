@@ -108,7 +108,7 @@ run_all "$B" $(sources tests/unit/test_*.c tests/conformance/test_*.c tests/faul
 # their code is run by the tests of the small models.
 asan=$(sources tests/unit/test_*.c tests/fault/test_*.c tests/e2e/test_*.c | grep -v -f tests/no-asan.txt | sed "s|^|$B-asan/|")
 fuzz=$(sources tests/fuzz/fuzz_*.c | sed "s|^|$B-asan/|")
-build "$B-asan" address,undefined $asan $fuzz "$B-asan/llmd" "$B-asan/llmctl"
+build "$B-asan" address,undefined $asan $fuzz "$B-asan/llmd" "$B-asan/llmctl" "$B-asan/llm-gateway"
 run_all "$B-asan" $asan $fuzz
 
 tsan=$(sed 's/#.*//; /^[[:space:]]*$/d' tests/tsan.txt | sed "s|^|$B-tsan/|")
