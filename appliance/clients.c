@@ -151,12 +151,34 @@ static void collect(struct clients *cs)
     }
 }
 
-static int free_slot(struct clients *cs)
+/* Gives the memory of one that is gone back now, where its slot or its bytes are wanted: on a busy
+ * machine the reaper may not come to it for long. `uid` NULL: anybody's. False: there is none. */
+static bool reap_one(struct clients *cs, const uint32_t *uid)
+{
+    for (uint32_t i = 0; i < cs->high; i++) {
+        struct client *c = &cs->slots[i];
+        if (c->state == CLIENT_DRAINING && c->reaping && (!uid || c->uid == *uid) &&
+            reaper_help(&cs->reaper, i)) {
+            c->reaping = false;
+            c->state = CLIENT_FREE;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int find_free(struct clients *cs)
 {
     for (uint32_t i = 0; i < cs->high; i++)
         if (cs->slots[i].state == CLIENT_FREE)
             return (int)i;
     return cs->high < cs->max ? (int)cs->high++ : -1;
+}
+
+static int free_slot(struct clients *cs)
+{
+    int slot = find_free(cs);
+    return slot < 0 && reap_one(cs, NULL) ? find_free(cs) : slot;
 }
 
 /* A descriptor that names the process at the other end, or -1: then the socket alone tells of its
@@ -365,7 +387,10 @@ int clients_admit(struct clients *cs, int socket, const struct llm_hello *hello,
         return refusal->code;
     uint64_t bytes = llm_up_bytes(g.sq_entries, g.arena_bytes) + down_bytes(&g);
     collect(cs);
-    int rc = check_quota(cs, peer_user(socket), bytes, refusal);
+    uint32_t uid = peer_user(socket);
+    int rc = check_quota(cs, uid, bytes, refusal);
+    while (rc < 0 && reap_one(cs, &uid))
+        rc = check_quota(cs, uid, bytes, refusal);
     if (rc < 0)
         return rc;
     int slot = free_slot(cs);

@@ -11,7 +11,7 @@
  * that a large one holds up nobody's step. A small one is LIVE when clients_admit returns.
  *
  * Large segments are freed by a thread of their own (reaper.h); their slot is DRAINING until then,
- * and counts in the quotas: clients_admit looks.
+ * and counts in the quotas: clients_admit looks, and frees them itself where nobody could come else.
  *
  * LEAVING slots stand in `leaving` until the loop cancels their waits; a slot is in that list at
  * most once, because only DRAINING ones become free.

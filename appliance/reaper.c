@@ -12,7 +12,28 @@ static void reap(struct reaper_job *job)
 {
     segment_free(&job->up);
     segment_free(&job->down);
-    atomic_store_explicit(&job->done, true, memory_order_release); /* pairs with reaper_done */
+    atomic_store_explicit(&job->state, REAPER_DONE,
+                          memory_order_release); /* pairs with reaper_done */
+}
+
+/* WAITING -> CLAIMED; the acquire pairs with reaper_take. */
+static bool claim(struct reaper_job *job)
+{
+    enum reaper_state expected = REAPER_WAITING;
+    return atomic_compare_exchange_strong_explicit(&job->state, &expected, REAPER_CLAIMED,
+                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+/* One job, in turn; none where all were helped with. */
+static void reap_next(struct reaper *r)
+{
+    for (uint32_t i = 0; i < r->places; i++) {
+        struct reaper_job *job = &r->jobs[r->next++ % r->places];
+        if (claim(job)) {
+            reap(job);
+            return;
+        }
+    }
 }
 
 /* Off the compute threads' CPUs and behind everybody: the creator's own CPU and priority are not
@@ -35,9 +56,7 @@ static void *run(void *context)
             ; /* a signal came */
         if (atomic_load(&r->stop))
             return NULL;
-        uint32_t place = atomic_load_explicit(&r->waiting[r->taken++ % r->places],
-                                              memory_order_acquire); /* pairs with reaper_take */
-        reap(&r->jobs[place]);
+        reap_next(r);
     }
 }
 
@@ -56,15 +75,13 @@ int reaper_start(struct reaper *r, uint32_t places)
 {
     *r = (struct reaper){.places = places};
     r->jobs = calloc(places, sizeof *r->jobs);
-    r->waiting = calloc(places, sizeof *r->waiting);
-    if (!r->jobs || !r->waiting || sem_init(&r->jobs_there, 0, 0)) {
+    if (!r->jobs || sem_init(&r->jobs_there, 0, 0)) {
         free(r->jobs);
-        free(r->waiting);
         *r = (struct reaper){0};
         return -ENOMEM;
     }
     for (uint32_t i = 0; i < places; i++)
-        r->jobs[i] = (struct reaper_job){.up = SEGMENT_NONE, .down = SEGMENT_NONE, .done = true};
+        r->jobs[i] = (struct reaper_job){.up = SEGMENT_NONE, .down = SEGMENT_NONE};
     r->running = start_thread(r);
     return 0;
 }
@@ -82,7 +99,6 @@ void reaper_stop(struct reaper *r)
         reap(&r->jobs[i]); /* what the thread did not come to */
     sem_destroy(&r->jobs_there);
     free(r->jobs);
-    free(r->waiting);
     *r = (struct reaper){0};
 }
 
@@ -92,16 +108,24 @@ void reaper_take(struct reaper *r, uint32_t place, struct segment *up, struct se
     job->up = *up;
     job->down = *down;
     *up = *down = SEGMENT_NONE;
-    atomic_store_explicit(&job->done, false, memory_order_relaxed);
     if (!r->running) {
         reap(job);
         return;
     }
-    atomic_store_explicit(&r->waiting[r->put++ % r->places], place, memory_order_release);
+    atomic_store_explicit(&job->state, REAPER_WAITING, memory_order_release); /* pairs with claim */
     sem_post(&r->jobs_there);
 }
 
 bool reaper_done(const struct reaper *r, uint32_t place)
 {
-    return atomic_load_explicit(&r->jobs[place].done, memory_order_acquire);
+    return atomic_load_explicit(&r->jobs[place].state, memory_order_acquire) == REAPER_DONE;
+}
+
+bool reaper_help(struct reaper *r, uint32_t place)
+{
+    struct reaper_job *job = &r->jobs[place];
+    if (!claim(job))
+        return false;
+    reap(job);
+    return true;
 }

@@ -1,5 +1,6 @@
 /* test_reaper.c - segments that are handed over are unmapped in time, each once, also at the end;
- * and a client with large ones leaves its slot when its memory is gone, not before.
+ * and a client with large ones leaves its slot when its memory is gone, not before; where the thread
+ * does not come to it, the next one who needs the slot or the bytes gives the memory back.
  */
 #include "clients_rig.h"
 
@@ -101,10 +102,43 @@ static void a_slot_is_free_when_its_memory_is(void **state)
     assert_int_equal(rig.clients.n_live, 0);
 }
 
+/* From here on the reaper's thread does nothing, as on a machine where no CPU is ever idle. */
+static void starve(struct reaper *r)
+{
+    atomic_store(&r->stop, true);
+    sem_post(&r->jobs_there);
+    pthread_join(r->thread, NULL);
+}
+
+static void who_comes_does_not_wait_for_an_idle_cpu(void **state)
+{
+    (void)state;
+    static const struct llm_hello large = {
+        .sq_entries = 64, .cq_entries = 256, .arena_bytes = 4 << 20, .name = "large"};
+    rig.clients.quota.bytes = 3ull * (llm_up_bytes(64, 4 << 20) + llm_down_bytes(256));
+    starve(&rig.clients.reaper);
+    for (int i = 0; i < 3 * MAX_CLIENTS; i++) {
+        struct llm_reject refusal = {0};
+        int pair[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+        if (i == 2 * MAX_CLIENTS)
+            rig.clients.quota.bytes = 0; /* then it is slots that are wanted */
+        int slot = clients_admit(&rig.clients, pair[0], &large, &refusal);
+        if (slot < 0)
+            fail_msg("client %d: %s", i, refusal.text);
+        close(pair[1]);
+        clients_leave(&rig.clients, (uint32_t)slot);
+        let_leave((uint32_t)slot);
+        assert_int_equal(rig.clients.slots[slot].state, CLIENT_DRAINING);
+    }
+    rig.clients.reaper.running = false; /* it was joined */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_handed_over_is_freed),
                                        cmocka_unit_test(the_end_waits_for_no_job),
-                                       SCENARIO(a_slot_is_free_when_its_memory_is)};
+                                       SCENARIO(a_slot_is_free_when_its_memory_is),
+                                       SCENARIO(who_comes_does_not_wait_for_an_idle_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
