@@ -237,7 +237,8 @@ uint32_t llm_event_top(const struct llm_client *c, uint32_t i, struct llm_candid
 {
     if (i)
         return 0;
-    memcpy(out, c->top, (max < c->n_top ? max : c->n_top) * sizeof *out);
+    for (uint32_t k = 0; k < c->n_top && k < max; k++)
+        out[k] = c->top[k];
     return c->n_top;
 }
 

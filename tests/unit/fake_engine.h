@@ -89,6 +89,7 @@ struct fake {
     int hang_ups;           /* so many connections end unanswered before the handshake */
     uint32_t older;         /* the engine's minor version is so much below ours */
     uint32_t more_inflight; /* it grants so many more than FAKE_INFLIGHT */
+    uint32_t top;           /* candidates that it grants, whatever was asked for */
     bool other_bits, other_vocabulary;
 };
 
@@ -232,11 +233,12 @@ static inline void fake_seal(const struct fake *f, const struct fake_segment *s,
 static inline void fake_make_segments(struct fake *f)
 {
     fake_segment_make(&f->up, llm_up_bytes(FAKE_SQ, FAKE_ARENA));
-    fake_segment_make(&f->down, llm_down_bytes(FAKE_CQ));
+    fake_segment_make(&f->down, llm_down_bytes(FAKE_CQ) + llm_top_bytes(FAKE_CQ, f->top));
     fake_segment_make(&f->pulse, sizeof(struct llm_pulse));
     ring_engine_init(&f->ring, f->up.at, f->down.at, FAKE_SQ, FAKE_CQ, FAKE_ARENA,
                      FAKE_INFLIGHT + f->more_inflight, 5, f->fault == FAKE_DOWN_CLIENT ? 10 : 9,
                      FAKE_EPOCH);
+    ring_engine_top(&f->ring, f->top);
     if (f->fault == FAKE_DOWN_OTHER)
         f->ring.down->max_inflight--;
     if (f->fault == FAKE_DOWN_SHORT)
@@ -286,6 +288,7 @@ static inline void fake_welcome(struct fake *f)
                     .vocab = f->fault == FAKE_NO_VOCAB ? 0 : FAKE_VOCAB,
                     .epoch = FAKE_EPOCH,
                     .numerics_id = 77 + f->other_bits,
+                    .top = f->top,
                     .model = "a model"}};
     int zero = f->fault == FAKE_NOT_MEMFD ? open("/dev/zero", O_RDWR | O_CLOEXEC) : -1;
     int bell = fake_make_bell(f);
