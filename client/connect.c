@@ -230,6 +230,16 @@ static int receive(const struct llm_client *c, void *packet, size_t size,
     return n;
 }
 
+/* True if an answer's descriptors find no place in this process. */
+static bool no_room_for_descriptors(const struct llm_client *c)
+{
+    int fds[LLM_CONTROL_FDS], n = 0;
+    while (n < LLM_CONTROL_FDS && (fds[n] = fcntl(c->socket, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    close_all(fds, n);
+    return n < LLM_CONTROL_FDS;
+}
+
 /* The answer's packet: its length, ATTEMPT_WAIT, or a failure. The caller owns the descriptors. */
 static int hear(const struct llm_client *c, const struct wish *w, void *packet, size_t size,
                 int fds[static LLM_CONTROL_FDS], int *n_fds)
@@ -239,10 +249,13 @@ static int hear(const struct llm_client *c, const struct wish *w, void *packet, 
         return n;
     if (n == -EAGAIN)
         return ATTEMPT_WAIT;
+    if (n == LLM_EPROTO && no_room_for_descriptors(c))
+        return refuse(-EMFILE,
+                      "the answer of the engine '%s' brings %d descriptors, and this process may "
+                      "open no more files: raise the limit (ulimit -n, LimitNOFILE=)",
+                      w->instance, LLM_CONTROL_FDS);
     if (n == LLM_EPROTO)
-        return refuse(n,
-                      "the answer of the engine '%s' was cut: it speaks another version, or this "
-                      "process may open no more files",
+        return refuse(n, "the answer of the engine '%s' was cut: it speaks another version",
                       w->instance);
     return refuse(ATTEMPT_AGAIN, "the engine '%s' closed the connection without an answer",
                   w->instance);

@@ -8,6 +8,7 @@
 #include "fake_engine.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 
 static const int32_t prompt[] = {3, 1, 4, 1, 5};
@@ -750,6 +751,38 @@ static void it_is_tried_again(void **state)
     llm_close(c);
 }
 
+/* A process at its limit of files may have room again for the next try. */
+static void without_descriptors_it_is_tried_again(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c = resuming_client(f, 0, 0);
+    struct llm_request r = request();
+    struct llm_event e;
+    struct rlimit was, none;
+    uint64_t id = submit(c, &r);
+    fake_die(f);
+    notice(c);
+    expect_nothing(c);
+    fake_handshake(f);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = was, none.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int rc = llm_poll(c, &e);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_int_equal(rc, 0);
+    assert_non_null(strstr(c->resume->why, "no more files"));
+    while (!readable(f->listener, 0))
+        assert_int_equal(llm_wait(c, &e, 5), 0);
+    fake_die(f);
+    fake_handshake(f);
+    expect_nothing(c);
+    struct llm_sqe sent = take(f, prompt, 5);
+    fake_done(f, sent.user_data, 0, LLM_FINISH_STOP);
+    fake_publish(f);
+    expect(c, LLM_EVENT_DONE, id, 0);
+    llm_close(c);
+}
+
 static void nonsense_of_the_engine_ends_it(void **state)
 {
     struct fake *f = *state;
@@ -941,6 +974,7 @@ int main(void)
         FAKE_TEST(who_looks_late_knocks_once_more),
         FAKE_TEST(untold_ends_are_in_flight),
         FAKE_TEST(it_is_tried_again),
+        FAKE_TEST(without_descriptors_it_is_tried_again),
         FAKE_TEST(nonsense_of_the_engine_ends_it),
         FAKE_TEST(asked_for_at_the_wrong_time),
         FAKE_TEST(the_descriptor_stays),
