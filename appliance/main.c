@@ -335,6 +335,8 @@ static void on_stopping(void *context)
 {
     enum { STOP_MS = 10000 };
     struct appliance *a = context;
+    log_info("stopping: no new requests; what runs has %llu ms to end",
+             (unsigned long long)a->o.drain_timeout_ms);
     notify_send(&a->notify, "STOPPING=1\nSTATUS=stopping\nEXTEND_TIMEOUT_USEC=%llu000",
                 (unsigned long long)a->o.drain_timeout_ms + STOP_MS);
 }
