@@ -217,8 +217,10 @@ static int check_continuation(struct llm_client *c, const struct llm_request *r)
 {
     if (r->op != LLM_OP_GENERATE)
         return r->first_choice || r->output_from || r->deadline_us || r->max_itl_us
-                   ? FAIL(c, LLM_EPARAM,
-                          "first_choice, output_from, deadline_us and max_itl_us are of a generate")
+                   ? FAIL(
+                         c, LLM_EPARAM,
+                         "first_choice, output_from, deadline_us and max_itl_us are of a generate; "
+                         "timeout_ms and queue_timeout_ms bound any request")
                    : 0;
     if ((uint64_t)r->first_choice + r->choices > LLM_CHOICES_MAX)
         return FAIL(c, LLM_EPARAM, "first_choice %u and choices %u exceed %d choices",

@@ -1,5 +1,6 @@
 /* error.c - codes and sentences: what a code means, and what failed last on a handle. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 static const char *own_code(int code)
 {
     switch (code) {
+    case -ETIMEDOUT: /* strerror speaks of a connection */
+        return "the time that was allowed is over";
     case LLM_EOWNERDEAD:
         return "the engine died";
     case LLM_EPROTO:
