@@ -34,6 +34,9 @@
  *                 fwrite(text, 1, (size_t)(bytes > 0 ? bytes : 0), stdout);
  *             }
  *         } while (e.type == LLM_EVENT_TOKENS);
+ *         putchar('\n');
+ *         if (e.type == LLM_EVENT_ERROR)
+ *             return fprintf(stderr, "%s\n", llm_strerror(e.status)), 1;
  *
  *         llm_detokenizer_close(d);
  *         llm_tokenizer_close(t);
@@ -329,7 +332,8 @@ LLM_API int llm_prefix_unpin(struct llm_client *c, uint64_t key, uint64_t *id);
 
 /* Log-probabilities of the labels as continuations of the prompt, in one pass. Choice i is label i:
  * TOKENS events carry its tokens with their log-probabilities, then comes its final. An llm_submit
- * with LLM_OP_CHOOSE, for which the prompt may have come from llm_reserve, too. */
+ * with LLM_OP_CHOOSE, for which the prompt may have come from llm_reserve, too; who wants a timeout_ms
+ * or a priority calls that. */
 LLM_API int llm_choose(struct llm_client *c, const int32_t *tokens, uint32_t n,
                        const struct llm_label *labels, uint32_t n_labels, uint64_t *id);
 

@@ -36,6 +36,9 @@ int main(int argc, char **argv)
             fwrite(text, 1, (size_t)(bytes > 0 ? bytes : 0), stdout);
         }
     } while (e.type == LLM_EVENT_TOKENS);
+    putchar('\n');
+    if (e.type == LLM_EVENT_ERROR)
+        return fprintf(stderr, "%s\n", llm_strerror(e.status)), 1;
 
     llm_detokenizer_close(d);
     llm_tokenizer_close(t);
