@@ -12,7 +12,7 @@
  *   cancelled        not: it ends with what there is
  *
  * Where a final was lost behind the last token, max_tokens tell that the choice is over; behind an
- * end token the engine says so again: it generates nothing behind one.
+ * end token or a stop string the engine says so again: it generates nothing behind one.
  */
 #define _GNU_SOURCE
 #include "../shm/vocab.h"
@@ -232,17 +232,18 @@ static bool ends_generation(const struct llm_client *c, int32_t token)
     return false;
 }
 
-/* A generation that has all its tokens, and only lost its final. */
+/* A generation that has all its tokens, and only lost its final. What only an engine can say of it,
+ * it is asked: whether a stop string ended it, and where; and of what ended before it was sent. */
 static bool has_all_tokens(const struct record *r, const struct record_choice *k)
 {
-    return r->entry.op == LLM_OP_GENERATE && r->base + k->n >= r->entry.max_tokens;
+    return r->entry.op == LLM_OP_GENERATE && k->n && !r->entry.options_len &&
+           r->base + k->n >= r->entry.max_tokens;
 }
 
 static void end_of_all_tokens(struct llm_client *c, struct record *r, uint32_t bit)
 {
     const struct record_choice *k = record_choice(r, bit);
-    bool stop =
-        k->n && !(r->entry.flags & LLM_SQE_IGNORE_EOS) && ends_generation(c, k->tokens[k->n - 1]);
+    bool stop = !(r->entry.flags & LLM_SQE_IGNORE_EOS) && ends_generation(c, k->tokens[k->n - 1]);
     end_here(c->resume, r, 1ull << bit, stop ? LLM_FINISH_STOP : LLM_FINISH_LENGTH, 0);
 }
 

@@ -264,6 +264,36 @@ static void a_lost_final_behind_the_last_token(void **state)
     llm_close(c);
 }
 
+/* Of a stop string only an engine knows how much of the text does not belong to the answer. */
+static void a_lost_final_of_a_stop_string(void **state)
+{
+    struct fake *f = *state;
+    struct llm_client *c = resuming_client(f, 0, 0);
+    static const struct llm_stop stop = {"b", 1};
+    struct llm_request r = request();
+    r.max_tokens = 2, r.stops = &stop, r.n_stops = 1;
+    uint64_t id = submit(c, &r);
+    take(f, prompt, 5);
+    fake_token(f, id, 0, 0, 1);
+    fake_token(f, id, 0, 1, 2);
+    fake_publish(f);
+    expect_token(c, id, 0, 0, 1);
+    expect_token(c, id, 0, 1, 2);
+    come_back(f, c);
+    static const int32_t whole[] = {3, 1, 4, 1, 5, 1, 2};
+    struct llm_sqe e = take(f, whole, 7);
+    assert_int_equal(e.output_from, 5);
+    struct llm_cqe done = {
+        .user_data = e.user_data, .type = LLM_CQE_DONE, .finish = LLM_FINISH_STOP, .position = 2};
+    ring_put(&f->ring, &done, &(struct llm_result){.stop = 1, .stop_cut = 1});
+    fake_publish(f);
+    struct llm_event told = expect(c, LLM_EVENT_DONE, id, 0);
+    assert_int_equal(told.finish, LLM_FINISH_STOP);
+    assert_int_equal(told.result.stop_cut, 1);
+    assert_int_equal(llm_inflight(c), 0);
+    llm_close(c);
+}
+
 static void a_cancelled_request_is_not_sent_again(void **state)
 {
     struct fake *f = *state;
@@ -956,6 +986,7 @@ int main(void)
         FAKE_TEST(each_choice_goes_on_by_itself),
         FAKE_TEST(a_continuation_goes_on),
         FAKE_TEST(a_lost_final_behind_the_last_token),
+        FAKE_TEST(a_lost_final_of_a_stop_string),
         FAKE_TEST(a_cancelled_request_is_not_sent_again),
         FAKE_TEST(sessions_die_with_their_engine),
         FAKE_TEST(scores_begin_again_without_duplicates),
