@@ -104,7 +104,7 @@ struct llm_options {
     }
 
 /* Connects to the engine of that instance. LLM_ENOENGINE, LLM_EPROTO, LLM_EBUSY, -EACCES,
- * -ETIMEDOUT, -ENOMEM. `options` may be NULL. */
+ * -ETIMEDOUT, -ENOMEM, -EMFILE. `options` may be NULL. */
 LLM_API int llm_connect(struct llm_client **out, const char *instance,
                         const struct llm_options *options);
 LLM_API const char *
