@@ -177,7 +177,7 @@ $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(B)/libcore.a
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
 
-$(B)/tests/unit/test_metrics: $(B)/obj/tools/gateway/metrics.o
+$(B)/tests/unit/test_metrics $(B)/tests/e2e/test_operations: $(B)/obj/tools/gateway/metrics.o
 
 $(B)/tests/abi/main: $(B)/obj/tests/abi/main.o
 	@mkdir -p $(@D)

@@ -36,7 +36,8 @@ SO_FILE  := libllmclient.so.$(SO_MAJOR).$(SO_MINOR)
 
 API_HEADERS := client/llmclient.h shm/llm_abi.h $(wildcard client/llm_*.h)
 MAN_PAGES   := $(wildcard etc/man/*.[1-8])
-EXAMPLE_FILES := etc/llmd.conf $(wildcard client/examples/*.c client/python/examples/*.py)
+EXAMPLE_FILES := etc/llmd.conf $(wildcard etc/grafana/*.json etc/prometheus/*.yml etc/keda/*.yaml etc/haproxy/*.cfg etc/kubernetes/*.yaml) \
+                 $(wildcard client/examples/*.c client/python/examples/*.py)
 PYTHON_BUILD   := $(addprefix client/python/,pyproject.toml build_wheel.py README.md)
 PYTHON_PACKAGE := $(wildcard client/python/llmclient/*.py) client/python/llmclient/py.typed
 

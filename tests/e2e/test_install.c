@@ -37,7 +37,9 @@ static void files_and_modes(void **state)
                  {"usr/lib/sysusers.d/llmd.conf", 0644},
                  {"usr/share/llmd/python/pyproject.toml", 0644},
                  {"usr/share/llmd/python/llmclient/__init__.py", 0644},
-                 {"usr/share/doc/llmd/examples/llmd.conf", 0644}};
+                 {"usr/share/doc/llmd/examples/llmd.conf", 0644},
+                 {"usr/share/doc/llmd/examples/llmd-dashboard.json", 0644},
+                 {"usr/share/doc/llmd/examples/llmd-haproxy.cfg", 0644}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[1024];
         struct stat st;
