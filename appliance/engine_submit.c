@@ -227,7 +227,8 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
     s->base = s->op == LLM_OP_SCORE ? 1 : s->n_prompt;
     s->ready = s->op == LLM_OP_SCORE ? 1 : s->n_tokens;
     s->sent = s->ready - s->base;
-    s->preemptions = s->would_fit = 0;
+    s->preemptions = s->would_fit = s->n_cached = 0;
+    s->n_brought = q->tokens_len;
     engine_fill_options(s, e, in);
     fill_times(s, &e->config, q, in->now_ns);
 }

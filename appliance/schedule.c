@@ -77,13 +77,13 @@ void schedule_enqueue(struct schedule *c, struct sequence *s)
 {
     assert(s->state == SEQUENCE_WAITING);
     queue_add(&c->queue, s);
-    s->domain->prompt_tokens += s->n_prompt;
+    s->domain->prompt_tokens += s->n_brought;
 }
 
 static void leave_queue(struct schedule *c, struct sequence *s)
 {
     queue_remove(&c->queue, s);
-    s->domain->prompt_tokens -= s->n_prompt;
+    s->domain->prompt_tokens -= s->n_brought;
 }
 
 void schedule_follow(struct schedule *c, struct sequence *leader, struct sequence *s)

@@ -113,6 +113,7 @@ struct sequence {
     uint32_t n_cached; /* prompt tokens that the prefix cache or the session had, first admission */
     uint32_t was_computed; /* the most that n_computed ever was: below it rows are computed again */
     uint32_t n_admitted; /* tokens when it was admitted last: what a preemption would throw away */
+    uint32_t n_brought;  /* tokens that its entry brought: what a quota of the queue counts */
     uint32_t rows;       /* in the step that is being formed or run */
 
     /* choices: the first one computes the prompt for all; the others wait on its list */

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <math.h>
 
+#include "kv_pool.h"
+
 static bool is_session_op(const struct llm_sqe *q)
 {
     return q->op >= LLM_OP_SESSION_OPEN && q->op <= LLM_OP_SESSION_CLOSE;
@@ -56,20 +58,30 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Half of what a domain may hold, so that pins never keep its own requests out. */
+static uint64_t longest_in(const struct engine_config *config, uint64_t blocks)
+{
+    return least(least(blocks, config->n_blocks) * GPU_KV_BLOCK + 1, config->max_model_len);
+}
+
+/* Pins never keep a domain's own requests out. With no quota of their own they get what its longest
+ * request leaves of its blocks; a stated one is kept for them, up to half, and is what requests do
+ * not get. */
 uint32_t submission_pin_quota(const struct engine_config *config)
 {
     const struct engine_quota *q = &config->quota;
-    uint64_t pins = q->pinned_blocks ? q->pinned_blocks : UINT32_MAX;
-    return (uint32_t)(q->kv_blocks ? least(pins, q->kv_blocks / 2) : pins);
+    if (!q->kv_blocks)
+        return q->pinned_blocks ? q->pinned_blocks : UINT32_MAX;
+    if (q->pinned_blocks)
+        return (uint32_t)least(q->pinned_blocks, q->kv_blocks / 2);
+    return q->kv_blocks - kv_blocks_for((uint32_t)longest_in(config, q->kv_blocks) - 1);
 }
 
 uint32_t submission_longest(const struct engine_config *config)
 {
-    uint64_t blocks = config->n_blocks;
+    uint64_t blocks = UINT32_MAX;
     if (config->quota.kv_blocks)
-        blocks = least(blocks, config->quota.kv_blocks - submission_pin_quota(config));
-    return (uint32_t)least(blocks * GPU_KV_BLOCK + 1, config->max_model_len);
+        blocks = config->quota.kv_blocks - submission_pin_quota(config);
+    return (uint32_t)longest_in(config, blocks);
 }
 
 static struct submission_verdict check_length(uint32_t prompt, uint32_t output,

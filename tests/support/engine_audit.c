@@ -68,7 +68,7 @@ static void audit_domain(const struct engine *e, const struct domain *d)
             continue;
         blocks += s->n_blocks;
         requests += s->owner != NULL;
-        prompt_tokens += list_empty(&s->turn) ? 0 : s->n_prompt;
+        prompt_tokens += list_empty(&s->turn) ? 0 : s->n_brought;
         sessions += s->session != NULL;
         pinned += s->session ? s->session->pinned_blocks : 0;
     }

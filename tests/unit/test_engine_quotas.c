@@ -94,6 +94,35 @@ static void prompt_tokens_of_a_user(void **state)
     rig_close(&r);
 }
 
+/* A turn counts what it brings, whatever the session has. */
+static void a_turn_brings_what_is_new(void **state)
+{
+    (void)state;
+    struct rig r;
+    init_two_users(&r);
+    r.config.quota.prompt_tokens = 100;
+    r.config.prefix_cache = true;
+    rig_open(&r);
+    send(&r, 0, rig_session_open(1, KEY, 90));
+    run_audited(&r);
+    send(&r, 0, rig_append(2, KEY, LLM_SESSION_ALL, 90));
+    run_audited(&r);
+    struct llm_sqe turn = rig_continue(3, KEY, LLM_SESSION_ALL, 10, 20), gone;
+    send(&r, 0, turn);
+    send_refused(&r, 1, plain(4, 91, 5), LLM_EQUOTA, 90);
+    send(&r, 1, plain(5, 90, 5));
+    assert_false(was_refused(&r, 1, 5));
+    run_audited(&r);
+    rig_expect_whole(&r, 0, &turn);
+    /* what ends before it began had nothing from the cache */
+    turn.user_data = 6;
+    gone = rig_cancel(7, 6);
+    send(&r, 0, turn);
+    send(&r, 0, gone);
+    assert_int_equal(rig_stream(&r, 0, 6, 0)->result.cached_tokens, 0);
+    rig_close(&r);
+}
+
 static void the_queue_has_an_end(void **state)
 {
     (void)state;
@@ -217,6 +246,38 @@ static void blocks_of_a_user(void **state)
     rig_close(&r);
 }
 
+/* Where nothing is stated for pins they get what the longest request leaves of the quota. */
+static void blocks_of_a_user_without_a_quota_of_pins(void **state)
+{
+    (void)state;
+    struct rig r;
+    init_two_users(&r);
+    r.config.quota.kv_blocks = 9;
+    rig_open(&r);
+    struct llm_sqe pin = rig_session_open(1, KEY, 10), q = plain(3, 60, 85);
+    pin.flags = LLM_SQE_PIN;
+    send_refused(&r, 0, pin, LLM_EQUOTA, 0);
+    send_refused(&r, 0, plain(2, 60, 86), LLM_ETOOLONG, 85);
+    send(&r, 0, q);
+    run_audited(&r);
+    rig_expect_whole(&r, 0, &q);
+    rig_close(&r);
+    init_two_users(&r);
+    r.config.quota.kv_blocks = 9;
+    r.config.max_model_len = 100;
+    rig_open(&r);
+    pin.tokens_len = 33;
+    send_refused(&r, 0, pin, LLM_EQUOTA, 32);
+    pin.user_data = 2;
+    pin.tokens_len = 32;
+    send(&r, 0, pin);
+    q = plain(3, 60, 40);
+    send(&r, 0, q);
+    run_audited(&r);
+    rig_expect_whole(&r, 0, &q);
+    rig_close(&r);
+}
+
 static uint64_t rows(const struct rig *r)
 {
     return rig_figure(&r->board->rows);
@@ -315,11 +376,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_of_a_user),
         cmocka_unit_test(prompt_tokens_of_a_user),
+        cmocka_unit_test(a_turn_brings_what_is_new),
         cmocka_unit_test(the_queue_has_an_end),
         cmocka_unit_test(the_queue_has_so_many_tokens),
         cmocka_unit_test(barging_in_and_closing_at_the_limit),
         cmocka_unit_test(sessions_of_a_user),
         cmocka_unit_test(blocks_of_a_user),
+        cmocka_unit_test(blocks_of_a_user_without_a_quota_of_pins),
         cmocka_unit_test(pins_stay_and_have_a_quota),
         cmocka_unit_test(what_nobody_reads_ends),
         cmocka_unit_test(what_can_never_fit_is_refused_at_once),
