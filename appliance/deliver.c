@@ -116,9 +116,10 @@ static void put_final(struct delivery *d, struct sequence *s, int32_t status,
                            .stop_cut = s->stop_cut};
     count_final(d, s, status, finish, now_ns);
     d->sink->put(d->sink->context, s->owner->client, &c, &r);
-    if (s->session)
+    if (s->session) {
+        session_touch(d->sessions, s->session, now_ns);
         sequence_detach(d->table, s);
-    else
+    } else
         sequence_release(d->table, s);
 }
 

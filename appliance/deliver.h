@@ -12,11 +12,13 @@
 
 #include "engine.h"
 #include "sequence.h"
+#include "session.h"
 #include "stats.h"
 
 struct delivery {
     const struct engine_sink *sink;
     struct sequence_table *table;
+    struct session_table *sessions; /* a session's rest begins with the final */
     struct stats *stats;
     uint64_t numerics_id;
     uint32_t max_unread; /* tokens; 0: no limit */

@@ -97,6 +97,7 @@ int engine_create(struct engine **out, const struct engine_config *config,
     e->sink = *sink;
     e->delivery = (struct delivery){.sink = &e->sink,
                                     .table = &e->table,
+                                    .sessions = &e->sessions,
                                     .stats = &e->stats,
                                     .numerics_id = config->numerics_id,
                                     .max_unread = config->max_unread};
@@ -212,6 +213,7 @@ void engine_drop_client(struct engine *e, uint32_t client)
         next = sequence_next(o, s);
         schedule_remove(&e->schedule, s);
         if (s->session) {
+            session_touch(&e->sessions, s->session, engine_now(e));
             sequence_detach(&e->table, s);
             forget_undelivered(e, s);
         } else

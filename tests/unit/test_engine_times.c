@@ -274,6 +274,39 @@ static void a_busy_engine_looks_at_the_clock(void **state)
     rig_close(&r);
 }
 
+/* However long it was waited for or spoken, and whatever ended it. */
+static void the_rest_begins_behind_the_answer(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        struct rig r;
+        rig_init(&r);
+        r.config.max_sessions = 4;
+        r.config.session_idle_ms = 100;
+        rig_open(&r);
+        struct llm_sqe open = rig_session_open(1, 1, 40), stop = rig_cancel(3, 2);
+        struct llm_sqe turn = rig_continue(2, 1, LLM_SESSION_ALL, 0, 50);
+        turn.flags = LLM_SQE_IGNORE_EOS;
+        rig_send(&r, 0, &open);
+        rig_run(&r);
+        rig_send(&r, 0, &turn);
+        rig_step(&r);
+        r.clock_ns += 90 * MS; /* nobody looks meanwhile */
+        if (how == 0)
+            rig_run(&r);
+        else if (how == 1)
+            rig_send(&r, 0, &stop);
+        else
+            rig_drop(&r, 0);
+        pass(&r, 90 * MS);
+        assert_int_equal(rig_figure(&r.board->sessions_expired), 0);
+        pass(&r, 20 * MS);
+        assert_int_equal(rig_figure(&r.board->sessions_expired), 1);
+        rig_session(&r, 0, 1)->open = false;
+        rig_close(&r);
+    }
+}
+
 static void idle_sessions_expire(void **state)
 {
     (void)state;
@@ -386,6 +419,7 @@ int main(void)
         cmocka_unit_test(total_timeouts_keep_the_tokens),
         cmocka_unit_test(a_busy_engine_looks_at_the_clock),
         cmocka_unit_test(idle_sessions_expire),
+        cmocka_unit_test(the_rest_begins_behind_the_answer),
         cmocka_unit_test(steps_keep_the_promised_gap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
