@@ -160,12 +160,28 @@ void deliver_due(struct delivery *d, uint64_t now_ns)
         deliver_owner(d, LIST_OF(d->due.next, struct sequence_owner, due), now_ns);
 }
 
-void deliver_end(struct delivery *d, struct sequence *s, int32_t status, enum llm_finish finish,
-                 uint64_t now_ns)
+static void put_what_fits(struct delivery *d, struct sequence *s, uint64_t now_ns)
 {
     while (sequence_unsent(s) && token_room(d, s->owner))
         put_tokens(d, s, now_ns);
+}
+
+void deliver_end(struct delivery *d, struct sequence *s, int32_t status, enum llm_finish finish,
+                 uint64_t now_ns)
+{
+    put_what_fits(d, s, now_ns);
     put_final(d, s, status, finish, now_ns);
+}
+
+void deliver_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
+{
+    put_what_fits(d, s, now_ns);
+    if (sequence_unsent(s))
+        return;
+    if (s->state == SEQUENCE_ENDING)
+        put_final(d, s, 0, s->finish, now_ns);
+    else
+        forget_news(s);
 }
 
 void deliver_answer(struct delivery *d, uint32_t client, const struct llm_sqe *q, uint32_t choice,

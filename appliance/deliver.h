@@ -40,6 +40,9 @@ void deliver_owner(struct delivery *d, struct sequence_owner *o, uint64_t now_ns
 void deliver_end(struct delivery *d, struct sequence *s, int32_t status, enum llm_finish finish,
                  uint64_t now_ns);
 
+/* Offers the tokens of one sequence before its turn; one of state ENDING may be gone then. */
+void deliver_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns);
+
 /* The final of an entry that became no sequence. */
 void deliver_answer(struct delivery *d, uint32_t client, const struct llm_sqe *q, uint32_t choice,
                     int32_t status, uint32_t fits, uint64_t now_ns);

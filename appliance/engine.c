@@ -198,6 +198,14 @@ void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_f
         forget_undelivered(e, s);
 }
 
+void engine_interrupt(struct engine *e, struct sequence *s, uint64_t now_ns)
+{
+    schedule_remove(&e->schedule, s);
+    s->owner->unread -= sequence_unsent(s);
+    forget_undelivered(e, s);
+    deliver_end(&e->delivery, s, 0, LLM_FINISH_CANCELLED, now_ns);
+}
+
 /* Blocks and place are free at once; the slot stays until the tokens are out. */
 static void end_after_tokens(struct engine *e, struct sequence *s, enum llm_finish finish)
 {

@@ -52,6 +52,9 @@ void engine_publish_gauges(struct engine *e);
 void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_finish finish,
                 uint64_t now_ns);
 
+/* What is generated on a session is cancelled with the tokens that were put: no more are offered. */
+void engine_interrupt(struct engine *e, struct sequence *s, uint64_t now_ns);
+
 /* ---- engine_submit.c ---- */
 
 struct engine_entry { /* what is being taken */

@@ -58,23 +58,31 @@ static int32_t may_pin(const struct engine *e, const struct domain *d, uint32_t 
 
 /* ---- a session's sequence ---- */
 
-/* Out of whatever it does, idle. False: it generates, and nobody said to interrupt that. */
-static bool make_idle(struct engine *e, struct session *session, bool interrupt, uint64_t now_ns)
+static bool generates(const struct sequence *s)
 {
-    struct sequence *s = session->sequence;
-    if (s->state == SEQUENCE_IDLE)
-        return true;
-    if (s->op == LLM_OP_GENERATE && !interrupt)
-        return false;
-    engine_end(e, s, 0, LLM_FINISH_CANCELLED, now_ns);
+    return s->state != SEQUENCE_IDLE && s->op == LLM_OP_GENERATE;
+}
+
+/* Tokens that it has once it is idle: what is generated and was not put is no part of it. */
+static uint32_t length_when_idle(const struct sequence *s)
+{
+    return generates(s) ? s->base + s->sent : s->n_tokens;
+}
+
+/* Out of whatever it does, idle. */
+static void make_idle(struct engine *e, struct sequence *s, uint64_t now_ns)
+{
+    if (generates(s))
+        engine_interrupt(e, s, now_ns);
+    else if (s->state != SEQUENCE_IDLE)
+        engine_end(e, s, 0, LLM_FINISH_CANCELLED, now_ns);
     assert(s->state == SEQUENCE_IDLE);
-    return true;
 }
 
 void engine_close_session(struct engine *e, struct session *session, uint64_t now_ns)
 {
     struct sequence *s = session->sequence;
-    make_idle(e, session, true, now_ns);
+    make_idle(e, s, now_ns);
     count_pin(e, session, 0);
     schedule_release_blocks(&e->schedule, s);
     session_remove(&e->sessions, session);
@@ -98,11 +106,14 @@ static void compute_behind(struct engine *e, struct sequence *s)
         sequence_detach(&e->table, s);
 }
 
-/* What an append had still to compute goes on, whatever has come of the entry that stopped it. */
+/* What an append had still to compute goes on behind the entry that stopped it. */
 static void go_on(struct engine *e, const struct engine_entry *in, struct sequence *s)
 {
-    const struct llm_sqe q = {
-        .user_data = in->q->user_data, .op = LLM_OP_SESSION_APPEND, .priority = in->q->priority};
+    const struct llm_sqe q = {.user_data = in->q->user_data,
+                              .op = LLM_OP_SESSION_APPEND,
+                              .tokens_len = s->n_brought,
+                              .flags = s->flags & LLM_SQE_NO_CACHE,
+                              .priority = in->q->priority};
     const struct engine_entry again = {in->client, &q, in->now_ns};
     begin(e, s, &again);
     compute_behind(e, s);
@@ -154,14 +165,20 @@ static void fork_session(struct engine *e, const struct engine_entry *in, struct
         return;
     }
     struct sequence *old = from->sequence;
+    bool appends = old->state != SEQUENCE_IDLE && !generates(old);
+    make_idle(e, old, in->now_ns);
     struct sequence *s = sequence_take(&e->table, in->client, engine_domain(e, in->client));
     memcpy(s->tokens, old->tokens, old->n_tokens * sizeof *s->tokens);
     s->n_tokens = old->n_tokens;
     engine_fill_sequence(s, e, in, 0);
-    session_add(&e->sessions, s, in->q->target, in->now_ns)->no_cache = from->no_cache;
+    struct session *fork = session_add(&e->sessions, s, in->q->target, in->now_ns);
+    fork->no_cache = from->no_cache;
+    fork->private_from = from->private_from;
     schedule_share(&e->schedule, s, old, old->n_computed);
     answer(e, in, s->n_tokens);
     sequence_detach(&e->table, s);
+    if (appends)
+        go_on(e, in, old);
 }
 
 /* ---- append and generate ---- */
@@ -170,7 +187,7 @@ static int32_t check_edit(const struct engine *e, const struct engine_entry *in,
                           const struct session *session, struct edit *edit, uint32_t *fits)
 {
     const struct llm_sqe *q = in->q;
-    uint32_t has = session->sequence->n_tokens;
+    uint32_t has = length_when_idle(session->sequence);
     uint32_t output = q->op == LLM_OP_GENERATE ? q->max_tokens : 0;
     *fits = has;
     if (q->target != LLM_SESSION_ALL && q->target > has)
@@ -228,6 +245,7 @@ static bool in_time(struct engine *e, const struct engine_entry *in, const struc
     struct sequence s = *session->sequence;
     if (!in->q->deadline_us)
         return true;
+    s.n_tokens = length_when_idle(&s);
     s.owner = o ? o : &newcomer;
     s.order = e->table.arrivals;
     s.n_computed = rows_kept(&s, edit, same_tokens(&s, edit));
@@ -235,13 +253,23 @@ static bool in_time(struct engine *e, const struct engine_entry *in, const struc
         s.n_hashed = s.n_computed / GPU_KV_BLOCK;
     s.tokens = lay_out(e, &s, edit);
     s.n_tokens = edit->n_tokens;
+    sequence_borrow(&e->table, &s);
     engine_fill_sequence(&s, e, in, 0);
     return engine_in_time(e, &s, v);
 }
 
-static void apply_edit(struct engine *e, struct session *session, const struct edit *edit)
+/* Of a history of which the tokens from `keep` on are replaced. */
+static void note_private(struct session *session, uint32_t keep, bool no_cache)
+{
+    if (keep <= session->private_from)
+        session->private_from = no_cache ? keep : UINT32_MAX;
+}
+
+static void apply_edit(struct engine *e, const struct engine_entry *in, struct session *session,
+                       const struct edit *edit)
 {
     struct sequence *s = session->sequence;
+    note_private(session, edit->keep, in->q->flags & LLM_SQE_NO_CACHE);
     uint32_t same = same_tokens(s, edit);
     schedule_cut(&e->schedule, s, rows_kept(s, edit, same));
     if (s->was_computed > same) /* what comes behind it is new */
@@ -272,19 +300,30 @@ static void edit_session(struct engine *e, const struct engine_entry *in, struct
 {
     struct edit edit = {.tokens = sequence_next_tokens(&e->table)};
     struct submission_verdict v = {0};
-    bool generates = in->q->op == LLM_OP_GENERATE;
+    bool answer_wanted = in->q->op == LLM_OP_GENERATE;
     v.code = check_edit(e, in, session, &edit, &v.fits);
-    if (v.code || (generates && !in_time(e, in, session, &edit, &v))) {
+    if (v.code || (answer_wanted && !in_time(e, in, session, &edit, &v))) {
         engine_refuse(e, in, v);
         return;
     }
-    apply_edit(e, session, &edit);
-    if (generates)
+    make_idle(e, session->sequence, in->now_ns);
+    apply_edit(e, in, session, &edit);
+    if (answer_wanted)
         generate(e, in, session);
     else
         append(e, in, session);
 }
 
+static void close_session(struct engine *e, const struct engine_entry *in, struct session *session)
+{
+    struct sequence *s = session->sequence;
+    make_idle(e, s, in->now_ns);
+    uint32_t had = s->n_tokens;
+    engine_close_session(e, session, in->now_ns);
+    answer(e, in, had);
+}
+
+/* A refusal leaves the session as it is, and what is generated on it. */
 void engine_session_entry(struct engine *e, const struct engine_entry *in)
 {
     const struct llm_sqe *q = in->q;
@@ -299,19 +338,15 @@ void engine_session_entry(struct engine *e, const struct engine_entry *in)
     }
     session_touch(&e->sessions, session, in->now_ns);
     struct sequence *s = session->sequence;
-    bool computes = s->state != SEQUENCE_IDLE && s->op != LLM_OP_GENERATE;
     bool interrupt = q->flags & LLM_SQE_INTERRUPT || q->op == LLM_OP_SESSION_CLOSE;
-    if (!make_idle(e, session, interrupt, in->now_ns))
+    if (generates(s) && interrupt)
+        deliver_tokens(&e->delivery, s, in->now_ns); /* what was put is what the client has */
+    if (generates(s) && !interrupt)
         refuse(e, in, LLM_ESESSION, 0);
-    else if (q->op == LLM_OP_SESSION_CLOSE) {
-        uint32_t had = s->n_tokens;
-        engine_close_session(e, session, in->now_ns);
-        answer(e, in, had);
-        return;
-    } else if (q->op == LLM_OP_SESSION_FORK)
+    else if (q->op == LLM_OP_SESSION_CLOSE)
+        close_session(e, in, session);
+    else if (q->op == LLM_OP_SESSION_FORK)
         fork_session(e, in, session);
     else
         edit_session(e, in, session);
-    if (computes && s->state == SEQUENCE_IDLE)
-        go_on(e, in, s);
 }

@@ -134,6 +134,8 @@ static uint64_t list_rows_before(const struct queue *q, const struct list *waiti
         const struct sequence *w = LIST_OF(at, struct sequence, turn);
         if (!queue_before(q, w, s, least))
             break;
+        if (s->session && w->session == s->session) /* s comes in its place */
+            continue;
         rows += sequence_inputs(w) - w->n_computed;
     }
     return rows;

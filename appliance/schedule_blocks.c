@@ -297,9 +297,12 @@ uint32_t schedule_blocks_shared(const struct schedule *c, const struct sequence 
 
 void schedule_publish(struct schedule *c, struct sequence *s)
 {
+    uint32_t upto = s->n_computed;
     if (!may_cache(c, s))
         return;
-    for (uint32_t i = s->n_hashed; (i + 1) * GPU_KV_BLOCK <= s->n_computed; i++) {
+    if (s->session && upto > s->session->private_from)
+        upto = s->session->private_from;
+    for (uint32_t i = s->n_hashed; (i + 1) * GPU_KV_BLOCK <= upto; i++) {
         s->hashes[i] = hash_of_block(c, s, i);
         s->n_hashed = i + 1;
         kv_pool_publish(&c->pool, s->blocks[i], s->hashes[i]);

@@ -325,6 +325,12 @@ void schedule_plan(struct schedule *c)
 
 /* ---- what to expect ---- */
 
+/* True if s comes in the place of r: an entry on a session that is in use interrupts that. */
+static bool takes_over(const struct sequence *s, const struct sequence *r)
+{
+    return s->session && s->session == r->session;
+}
+
 /* Prompt rows that go before s: what runs and is not behind it, what waits and is before it. */
 static uint64_t rows_before(const struct schedule *c, const struct sequence *s)
 {
@@ -334,7 +340,8 @@ static uint64_t rows_before(const struct schedule *c, const struct sequence *s)
         least.served[s->class] = s->owner->served;
     for (uint32_t i = 0; i < c->n_running; i++) {
         const struct sequence *r = c->running[i];
-        if (r->state == SEQUENCE_PREFILL && !queue_before(&c->queue, s, r, &least))
+        if (r->state == SEQUENCE_PREFILL && !takes_over(s, r) &&
+            !queue_before(&c->queue, s, r, &least))
             rows += sequence_inputs(r) - r->n_computed;
     }
     return rows + queue_rows_before(&c->queue, s, &least);
@@ -349,6 +356,8 @@ static uint32_t steps_to_a_place(const struct schedule *c, const struct sequence
         return 0;
     for (uint32_t i = 0; i < c->n_running; i++) {
         const struct sequence *r = c->running[i];
+        if (takes_over(s, r))
+            return 0;
         uint32_t left = r->op == LLM_OP_GENERATE ? r->n_prompt + r->max_tokens - r->n_tokens : 1;
         if (left < least)
             least = left;
@@ -386,7 +395,7 @@ uint64_t schedule_estimate(const struct schedule *c, const struct sequence *s)
         return 0;
     struct cost_shape decodes = {0};
     for (uint32_t i = 0; i < c->n_running; i++)
-        if (c->running[i]->state == SEQUENCE_DECODE) {
+        if (c->running[i]->state == SEQUENCE_DECODE && !takes_over(s, c->running[i])) {
             decodes.decode_rows++;
             decodes.decode_context += c->running[i]->n_tokens;
         }

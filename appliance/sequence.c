@@ -159,6 +159,15 @@ int32_t *sequence_next_tokens(struct sequence_table *t)
     return t->slots[t->free_stack[t->n_free - 1]].tokens;
 }
 
+void sequence_borrow(const struct sequence_table *t, struct sequence *s)
+{
+    assert(t->n_free > 0);
+    const struct sequence *next = &t->slots[t->free_stack[t->n_free - 1]];
+    s->stops = next->stops;
+    s->biases = next->biases;
+    s->top = next->top;
+}
+
 /* As if it had just come from that client. */
 static void join_owner(struct sequence_table *t, struct sequence *s, uint32_t client,
                        uint32_t domain)

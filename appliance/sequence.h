@@ -151,6 +151,10 @@ void sequence_table_destroy(struct sequence_table *t);
 /* The token memory (max_len) of the slot that sequence_take hands out next; a slot must be free. */
 int32_t *sequence_next_tokens(struct sequence_table *t);
 
+/* s, a copy that is only looked at, gets that slot's memory for what its entry's options say: the
+ * original's is left alone. */
+void sequence_borrow(const struct sequence_table *t, struct sequence *s);
+
 /* A slot for that client, state WAITING, zero but for owner, order and memory. Its tokens are what
  * sequence_next_tokens was filled with. A slot must be free. `domain` is looked at where the client
  * has no sequence yet. */

@@ -63,6 +63,7 @@ struct session *session_add(struct session_table *t, struct sequence *s, uint64_
     session->used_ns = now_ns;
     session->pinned = false;
     session->no_cache = s->flags & LLM_SQE_NO_CACHE;
+    session->private_from = UINT32_MAX;
     session->pinned_blocks = 0;
     list_insert_before(bucket_of(t, session->domain->id, key), &session->chain);
     list_insert_before(&t->by_use, &session->use);

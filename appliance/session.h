@@ -15,6 +15,8 @@ struct session {
     uint64_t used_ns;
     bool pinned;            /* its lease is never taken */
     bool no_cache;          /* what it was opened with holds for all that is done with it */
+    uint32_t private_from;  /* what an entry with NO_CACHE brought begins here: neither that nor
+                               what follows it becomes findable; UINT32_MAX: none did */
     uint32_t pinned_blocks; /* what it counts against the quota of pins */
     struct list chain;      /* its bucket, or the free ones */
     struct list use;        /* node of session_table.by_use */

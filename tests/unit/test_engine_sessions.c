@@ -206,6 +206,75 @@ static void barge_in_is_one_call(void **state)
     rig_close(&r);
 }
 
+/* Whatever is wrong with what would have interrupted it. */
+static void a_refused_interruption_interrupts_nothing(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.max_sessions = 8;
+    r.config.max_num_seqs = 1;
+    rig_open(&r);
+    run(&r, 0, rig_session_open(1, KEY, 40));
+    run(&r, 0, rig_session_open(2, OTHER, 1));
+    struct llm_sqe answer = turn(3, LLM_SESSION_ALL, 0, 100);
+    struct llm_sqe bad[] = {rig_append(10, KEY, 71, 0), rig_append(11, KEY, LLM_SESSION_ALL, 443),
+                            rig_fork(12, KEY, OTHER),
+                            rig_continue(13, KEY, LLM_SESSION_ALL, 0, 450),
+                            rig_continue(14, KEY, LLM_SESSION_ALL, 1, 2)};
+    bad[4].deadline_us = 1;
+    rig_send(&r, 0, &answer);
+    for (int i = 0; i < 30; i++)
+        rig_step(&r);
+    r.room[0] = 0;
+    for (int i = 0; i < 30; i++) /* these tokens are not put */
+        rig_step(&r);
+    static const int32_t codes[] = {LLM_EPARAM, LLM_ETOOLONG, LLM_ESESSION, LLM_ETOOLONG,
+                                    LLM_EDEADLINE};
+    static const uint32_t fits[] = {70, 442, 0, 0, 0};
+    for (uint32_t i = 0; i < 5; i++) {
+        bad[i].flags |= LLM_SQE_INTERRUPT;
+        rig_send(&r, 1, &bad[i]);
+        const struct llm_cqe *final = &rig_stream(&r, 1, 10 + i, 0)->final;
+        assert_int_equal(final->status, codes[i]);
+        assert_true(i == 4 || final->position == fits[i]);
+        assert_int_equal(rig_stream(&r, 0, 3, 0)->finals, 0);
+        rig_audit(&r);
+    }
+    r.room[0] = RIG_ROOM_ENDLESS;
+    rig_run(&r);
+    rig_expect_whole(&r, 0, &answer);
+    run(&r, 0, turn(20, LLM_SESSION_ALL, 1, 3));
+    rig_close(&r);
+}
+
+/* The one place is that of the generation which it interrupts. */
+static void an_interruption_waits_for_nobody_but_itself(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.max_sessions = 8;
+    r.config.max_num_seqs = 1;
+    rig_open(&r);
+    run(&r, 0, rig_session_open(1, KEY, 40));
+    for (uint64_t id = 2; id < 6; id++) /* steps enough to believe the estimate */
+        run(&r, 0, turn(id, 40, 0, 40));
+    struct llm_sqe answer = turn(10, 40, 0, 400), next = turn(11, 45, 2, 3);
+    rig_send(&r, 0, &answer);
+    for (int i = 0; i < 10; i++)
+        rig_step(&r);
+    next.flags |= LLM_SQE_INTERRUPT;
+    uint64_t step_ns = rig_figure(&r.board->step_predicted_ns);
+    assert_true(step_ns > 0);
+    next.deadline_us = (uint32_t)(20 * step_ns / 1000 + 1);
+    rig_send(&r, 0, &next);
+    assert_int_equal(rig_stream(&r, 0, 10, 0)->final.finish, LLM_FINISH_CANCELLED);
+    rig_run(&r);
+    rig_expect_whole(&r, 0, &next);
+    rig_close(&r);
+}
+
 /* What the ring had no room for is no part of the history. */
 static void dropped_tokens_were_never_said(void **state)
 {
@@ -303,6 +372,71 @@ static void malformed_entries(void **state)
         assert_true(s->final.status < 0);
     }
     assert_int_equal(rig_figure(&r.board->sessions), 0);
+    rig_close(&r);
+}
+
+/* What the prefix cache has of that history, in tokens: a request of the same user asks for it. */
+static uint32_t found(struct rig *r, uint64_t id, const int32_t *history, uint32_t n)
+{
+    int32_t tokens[RIG_TOKENS];
+    struct llm_sqe q = rig_generate(id, n + 1, 1);
+    memcpy(tokens, history, n * sizeof *tokens);
+    rig_prompt(r, id, tokens + n, 1);
+    assert_true(rig_submit(r, 1, &q, tokens));
+    rig_run(r);
+    return rig_stream(r, 1, id, 0)->result.cached_tokens;
+}
+
+/* Of one entry on a session that has a past and a future which may be found. */
+static void what_was_private_stays_so(void **state)
+{
+    (void)state;
+    for (int generates = 0; generates < 2; generates++) {
+        struct rig r;
+        rig_init(&r);
+        r.config.max_sessions = 8;
+        r.config.prefix_cache = true;
+        rig_open(&r);
+        run(&r, 0, rig_session_open(1, KEY, 40));
+        struct llm_sqe secret =
+            generates ? turn(2, LLM_SESSION_ALL, 30, 10) : rig_append(2, KEY, LLM_SESSION_ALL, 40);
+        secret.flags |= LLM_SQE_NO_CACHE;
+        run(&r, 0, secret);
+        run(&r, 0, rig_fork(3, KEY, OTHER));
+        run(&r, 0, rig_append(4, KEY, LLM_SESSION_ALL, 40));
+        run(&r, 0, turn(5, LLM_SESSION_ALL, 3, 20));
+        struct llm_sqe forked = turn(6, LLM_SESSION_ALL, 3, 20);
+        forked.session = OTHER;
+        run(&r, 0, forked);
+        const struct rig_session *s = rig_session(&r, 0, KEY);
+        assert_int_equal(found(&r, 7, s->tokens, s->n), 32);
+        /* rewound to before it, the session is like any other */
+        run(&r, 0, rig_append(8, KEY, 40, 40));
+        run(&r, 0, rig_append(9, KEY, LLM_SESSION_ALL, 1));
+        assert_int_equal(found(&r, 10, s->tokens, 80), 80);
+        rig_close(&r);
+    }
+}
+
+/* The same where an append that is still computed is stopped by an entry that is refused. */
+static void a_private_append_goes_on_in_private(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.max_sessions = 8;
+    r.config.prefix_cache = true;
+    rig_open(&r);
+    run(&r, 0, rig_session_open(1, KEY, 1));
+    struct llm_sqe secret = rig_append(2, KEY, LLM_SESSION_ALL, 300),
+                   bad = rig_append(3, KEY, 400, 0);
+    secret.flags = LLM_SQE_NO_CACHE;
+    rig_send(&r, 0, &secret);
+    rig_step(&r);
+    rig_send(&r, 0, &bad);
+    rig_run(&r);
+    const struct rig_session *s = rig_session(&r, 0, KEY);
+    assert_int_equal(found(&r, 4, s->tokens, s->n), 0);
     rig_close(&r);
 }
 
@@ -453,6 +587,10 @@ int main(void)
         cmocka_unit_test(dropped_tokens_were_never_said),
         cmocka_unit_test(refusals),
         cmocka_unit_test(malformed_entries),
+        cmocka_unit_test(a_refused_interruption_interrupts_nothing),
+        cmocka_unit_test(an_interruption_waits_for_nobody_but_itself),
+        cmocka_unit_test(what_was_private_stays_so),
+        cmocka_unit_test(a_private_append_goes_on_in_private),
         cmocka_unit_test(a_session_belongs_to_its_user),
         cmocka_unit_test(blocks_are_lent),
         cmocka_unit_test(a_failed_step_takes_no_history),

@@ -538,6 +538,37 @@ static void in_a_session(void **state)
     bench_close(b);
 }
 
+/* What would have interrupted it had strings of its own. */
+static void a_refused_interruption_leaves_the_strings(void **state)
+{
+    (void)state;
+    enum { KEY = 9 };
+    struct bench *b = bench_made();
+    b->r.config.max_sessions = 2;
+    add_stop(b, "STOP", 4);
+    cut_up(b, 2, "abSTOP", 6, 1 << 1 | 1 << 3);
+    bench_open(b);
+    struct llm_sqe q = rig_session_open(1, KEY, 40);
+    rig_send(&b->r, 0, &q);
+    rig_run(&b->r);
+    q = rig_continue(2, KEY, LLM_SESSION_ALL, 0, 40);
+    q.options_len = write_options(b, 0);
+    rig_send(&b->r, 0, &q);
+    rig_step(&b->r);
+    memcpy(b->stops[0].text, "nope", 4);
+    q = rig_continue(3, KEY, LLM_SESSION_ALL, 1, 40);
+    q.options_len = write_options(b, 0);
+    q.flags = LLM_SQE_INTERRUPT;
+    q.deadline_us = 1;
+    rig_send(&b->r, 0, &q);
+    assert_int_equal(rig_stream(&b->r, 0, 3, 0)->final.status, LLM_EDEADLINE);
+    memcpy(b->stops[0].text, "STOP", 4);
+    rig_run(&b->r);
+    check_end(b, rig_stream(&b->r, 0, 2, 0));
+    assert_int_equal(rig_stream(&b->r, 0, 2, 0)->final.finish, LLM_FINISH_STOP);
+    bench_close(b);
+}
+
 /* ---- refusals ---- */
 
 static void refused(struct bench *b, const char *map, uint32_t bytes, int32_t code, uint32_t fits)
@@ -691,6 +722,7 @@ int main(void)
         cmocka_unit_test(client_gone_while_withheld),
         cmocka_unit_test(at_the_very_start),
         cmocka_unit_test(in_a_session),
+        cmocka_unit_test(a_refused_interruption_leaves_the_strings),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(biases_reach_the_device),
         cmocka_unit_test(penalties_whatever_the_schedule),
