@@ -127,9 +127,14 @@ static int no_engine(const struct wish *w, int error)
     if (instances_list(w->directory, w->instance, others, sizeof others))
         return refuse(LLM_ENOENGINE, "no engine '%s' is running (tried %s: %s); running here: %s",
                       w->instance, w->path, state, others);
-    return refuse(LLM_ENOENGINE,
-                  "no engine '%s' is running (tried %s: %s); start one with: llmd --instance %s",
-                  w->instance, w->path, state, w->instance);
+    bool system = strcmp(w->directory, LLM_SYSTEM_DIR) &&
+                  instances_list(LLM_SYSTEM_DIR, "", others, sizeof others);
+    return refuse(
+        LLM_ENOENGINE,
+        "no engine '%s' is running (tried %s: %s); start one with: llmd --instance %s%s%s",
+        w->instance, w->path, state, w->instance,
+        system ? "; or set LLMD_RUNTIME_DIR=" LLM_SYSTEM_DIR " for those of the system: " : "",
+        others);
 }
 
 static int not_connected(const struct wish *w, int error)

@@ -75,7 +75,8 @@ int control_receive(int socket, void *buffer, size_t size, int *fds, int *n);
 
 /* True for a well-formed instance name. */
 bool llm_instance_ok(const char *instance);
-/* Paths: directory $LLMD_RUNTIME_DIR, else /run/llmd for root, else $XDG_RUNTIME_DIR/llmd, else
+#define LLM_SYSTEM_DIR "/run/llmd" /* root's engines, and those of the system's service */
+/* Paths: directory $LLMD_RUNTIME_DIR, else LLM_SYSTEM_DIR for root, else $XDG_RUNTIME_DIR/llmd, else
  * /tmp/llmd-<uid>; in it <instance>.sock and <instance>.lock. Returns 0 or -ENAMETOOLONG / -EINVAL.
  */
 int llm_runtime_dir(char *out, size_t size);

@@ -46,7 +46,7 @@ int llm_runtime_dir(char *out, size_t size)
     if (dir && *dir)
         return print(out, size, "%s", dir);
     if (geteuid() == 0)
-        return print(out, size, "/run/llmd");
+        return print(out, size, LLM_SYSTEM_DIR);
     dir = directory_variable("XDG_RUNTIME_DIR");
     if (dir)
         return print(out, size, "%s/llmd", dir);
