@@ -300,7 +300,8 @@ static void absorb_token(struct engine *e, struct sequence *s, const struct gpu_
     assert(s->state == SEQUENCE_DECODE && s->n_computed == s->n_tokens);
     assert(r->token >= 0 && (uint32_t)r->token < e->config.vocab);
     s->tokens[s->n_tokens] = r->token;
-    s->logprobs[s->n_tokens] = r->logprob;
+    if (s->flags & LLM_SQE_LOGPROBS)
+        s->logprobs[s->n_tokens] = r->logprob;
     if (r->n_top < s->n_top)
         sequence_top(s, s->n_tokens - s->base)[r->n_top].token = -1;
     s->n_tokens++;
@@ -414,6 +415,7 @@ static int run_step(struct engine *e, uint64_t *step_ns)
     if (code ||
         !c->step.n_rows) /* what an append brought was in the prefix cache: nothing to run */
         return code;
+    schedule_prefetch(c);
     *step_ns = e->step_end_ns - start_ns;
     count_step(e, *step_ns, e->step_end_ns);
     return c->n_copies ? e->ops->copy_blocks(e->gpu, c->copy_dst, c->copy_src, c->n_copies) : 0;

@@ -71,6 +71,27 @@ void schedule_destroy(struct schedule *c)
     *c = (struct schedule){0};
 }
 
+/* ---- the caches ---- */
+
+static void prefetch(const void *at, size_t bytes)
+{
+    enum { LINE = 64 };
+    for (size_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch((const char *)at + i, 1);
+}
+
+void schedule_prefetch(const struct schedule *c)
+{
+    for (uint32_t i = 0; i < c->n_running; i++)
+        prefetch(c->running[i], SEQUENCE_HOT);
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        const struct sequence *s = c->running[i];
+        prefetch(s->tokens + s->n_tokens, 1);
+        if (s->flags & LLM_SQE_LOGPROBS)
+            prefetch(s->logprobs + s->n_tokens, 1);
+    }
+}
+
 /* ---- the queue ---- */
 
 void schedule_enqueue(struct schedule *c, struct sequence *s)

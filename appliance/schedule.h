@@ -95,6 +95,10 @@ void schedule_enqueue(struct schedule *c, struct sequence *s);
  * prompt. */
 void schedule_follow(struct schedule *c, struct sequence *leader, struct sequence *s);
 
+/* A step of the backend has swept the caches: fetches what is needed of all that runs, many lines at
+ * a time instead of one after the other. */
+void schedule_prefetch(const struct schedule *c);
+
 /* Forms c->step: at least one row if anything runs or waits and is allowed to. */
 void schedule_form(struct schedule *c, uint64_t now_ns);
 

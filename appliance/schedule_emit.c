@@ -70,12 +70,22 @@ static uint32_t declared_length(const struct sequence *s)
     return s->op == LLM_OP_GENERATE ? s->n_prompt + s->max_tokens : s->n_tokens;
 }
 
+/* True if every block that it writes to is its own. One that it is in the middle of was looked at
+ * when it was begun, and cannot have been shared since. */
+static bool writes_its_own(const struct schedule *c, const struct sequence *s)
+{
+    uint32_t begun = s->n_computed % GPU_KV_BLOCK && s->state == SEQUENCE_DECODE;
+    for (uint32_t b = s->n_computed / GPU_KV_BLOCK + begun; b < s->n_blocks; b++)
+        if (!kv_pool_writable(&c->pool, s->blocks[b]))
+            return false;
+    return true;
+}
+
 static void emit_rows(struct schedule *c, struct sequence *s)
 {
     uint32_t first_row = c->step.n_rows;
     assert(s->n_computed + s->rows <= s->n_blocks * GPU_KV_BLOCK);
-    for (uint32_t b = s->n_computed / GPU_KV_BLOCK; b < s->n_blocks; b++)
-        assert(kv_pool_writable(&c->pool, s->blocks[b]));
+    assert(writes_its_own(c, s));
     c->seqs[c->step.n_seqs++] = (struct gpu_seq){.blocks = s->blocks,
                                                  .pos = s->n_computed,
                                                  .first_row = first_row,

@@ -76,7 +76,9 @@ int sequence_table_create(struct sequence_table *t, uint32_t max_requests, uint3
     while (t->n_buckets < max_requests && t->n_buckets < BUCKETS_MAX)
         t->n_buckets *= 2;
     t->free_stack = calloc(max_requests, sizeof *t->free_stack);
-    t->slots = calloc(max_requests, sizeof *t->slots);
+    t->slots = aligned_alloc(alignof(struct sequence), max_requests * sizeof *t->slots);
+    if (t->slots)
+        memset(t->slots, 0, max_requests * sizeof *t->slots);
     t->owners = calloc(max_requests, sizeof *t->owners);
     t->buckets = calloc(t->n_buckets, sizeof *t->buckets);
     int code = -ENOMEM;

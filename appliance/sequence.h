@@ -20,7 +20,9 @@
 #ifndef LLMD_SEQUENCE_H
 #define LLMD_SEQUENCE_H
 
+#include <stdalign.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../gpu/fail.h"
@@ -64,39 +66,57 @@ struct sequence_owner {
     struct list due;  /* node: owners that the end of this step delivers to */
 };
 
+/* What every step looks at comes first, in as few cache lines as it takes: a step of the backend
+ * leaves none of it in the caches. */
 struct sequence {
-    struct sequence_owner *owner;
-    struct domain *domain;
-    struct session *session; /* NULL: none */
-    struct list kin;         /* node of owner->all */
-    struct list news;        /* node of owner->news */
-    struct list queue;       /* node of the waiting queue or of a leader's followers */
-    struct list turn;        /* node of owner->waiting[class] */
-    struct list lease;       /* node of the schedule's leases */
-
-    uint64_t user_data;
-    uint64_t order;                        /* of arrival: no two alike */
-    uint64_t admission;                    /* number of its last admission */
-    uint64_t due_ns;                       /* when its first token is due; UINT64_MAX: at no time */
-    uint64_t expires_ns, queue_expires_ns; /* total and queue timeout; UINT64_MAX: none */
-    uint64_t max_itl_ns;                   /* promised gap; 0: none */
-    uint32_t would_fit;                    /* what its ERROR says in `position` */
-    uint32_t choice;
-    uint8_t class; /* of priority */
-    bool fresh;    /* has brought nothing since its last admission: is not thrown out lightly */
+    alignas(64) struct sequence_owner *owner;
     enum sequence_state state;
     enum llm_op op;
     uint8_t flags;
-    enum llm_finish finish; /* ENDING */
-    struct gpu_sampling sampling;
-    uint32_t n_prompt, max_tokens;
-
-    int32_t *tokens; /* (n_tokens) the history, prompt first */
-    float *logprobs; /* of the same tokens; those of a GENERATE's prompt are not kept */
+    uint8_t class; /* of priority */
+    bool fresh;    /* has brought nothing since its last admission: is not thrown out lightly */
+    bool fork;     /* in a step: its first token is drawn from the leader's last row */
+    uint32_t rows; /* in the step that is being formed or run */
     uint32_t n_tokens, n_computed;
+    uint32_t n_prompt, max_tokens;
     uint32_t base, ready, sent;
+    uint32_t n_blocks, n_hashed; /* lengths of blocks[], hashes[] */
+    uint32_t was_computed; /* the most that n_computed ever was: below it rows are computed again */
 
+    alignas(64) int32_t *tokens; /* (n_tokens) the history, prompt first */
+    float *logprobs;  /* of the same tokens, where somebody asked for them; not of a GENERATE's
+                         prompt */
+    uint32_t *blocks; /* (n_blocks) block table */
+    uint64_t user_data;
+    uint32_t choice;
     uint32_t n_stops;
+    uint32_t n_top;   /* candidates of a token; 0: not asked for */
+    uint32_t n_forks; /* of a leader in a step */
+    uint64_t t_first, t_last;
+
+    struct gpu_sampling sampling;
+    uint64_t max_itl_ns;     /* promised gap; 0: none */
+    uint64_t due_ns;         /* when its first token is due; UINT64_MAX: at no time */
+    uint64_t admission;      /* number of its last admission */
+    struct list news;        /* node of owner->news */
+    struct session *session; /* NULL: none */
+    struct kv_hash *hashes;  /* (n_hashed) of the first full blocks */
+    struct domain *domain;
+
+    struct list kin;   /* node of owner->all */
+    struct list queue; /* node of the waiting queue or of a leader's followers */
+    struct list turn;  /* node of owner->waiting[class] */
+    struct list lease; /* node of the schedule's leases */
+    uint64_t order;    /* of arrival: no two alike */
+    uint64_t expires_ns, queue_expires_ns; /* total and queue timeout; UINT64_MAX: none */
+    uint64_t t_arrival, t_admit;
+    uint32_t would_fit;     /* what its ERROR says in `position` */
+    enum llm_finish finish; /* ENDING */
+    uint32_t preemptions;
+    uint32_t n_cached; /* prompt tokens that the prefix cache or the session had, first admission */
+    uint32_t n_admitted; /* tokens when it was admitted last: what a preemption would throw away */
+    uint32_t n_brought;  /* tokens that its entry brought: what a quota of the queue counts */
+
     struct stop_set *stops; /* where n_stops is not 0 */
     struct stop_state stop_state;
     uint32_t withheld; /* bytes of the tokens from `ready` on */
@@ -104,29 +124,15 @@ struct sequence {
     uint32_t stop_cut; /* bytes of the delivered tokens that belong to it */
     struct gpu_bias *biases;
     struct gpu_candidate *top; /* (SEQUENCE_TOP_WINDOW, n_top) of token base + i at i % WINDOW */
-    uint32_t n_top;            /* candidates of a token; 0: not asked for */
-
-    uint32_t *blocks; /* (n_blocks) block table */
-    uint32_t n_blocks;
-    struct kv_hash *hashes; /* (n_hashed) of the first full blocks */
-    uint32_t n_hashed;
-    uint32_t n_cached; /* prompt tokens that the prefix cache or the session had, first admission */
-    uint32_t was_computed; /* the most that n_computed ever was: below it rows are computed again */
-    uint32_t n_admitted; /* tokens when it was admitted last: what a preemption would throw away */
-    uint32_t n_brought;  /* tokens that its entry brought: what a quota of the queue counts */
-    uint32_t rows;       /* in the step that is being formed or run */
 
     /* choices: the first one computes the prompt for all; the others wait on its list */
     struct sequence *leader; /* of a follower, and of a fork until the end of its step */
     struct list followers;   /* of a leader */
-    uint32_t n_forks;        /* of a leader in a step */
-    bool fork;               /* in a step: its first token is drawn from the leader's last row */
     uint32_t spare;      /* of such a fork: the block that becomes its last one, or KV_NO_BLOCK */
     uint32_t n_promised; /* of such a fork: blocks that it will share, counted in the domain's */
-
-    uint64_t t_arrival, t_admit, t_first, t_last;
-    uint32_t preemptions;
 };
+
+enum { SEQUENCE_HOT = offsetof(struct sequence, kin) }; /* bytes that every step looks at */
 
 struct sequence_table {
     uint32_t max_requests, max_len, n_free;
