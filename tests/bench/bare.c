@@ -30,13 +30,18 @@ static void pause_cpu(void)
 #endif
 }
 
-int bare_cpu(int n)
+static const cpu_set_t *all_cpus(void)
 {
     static cpu_set_t all;
     if (!CPU_COUNT(&all))
         sched_getaffinity(0, sizeof all, &all);
+    return &all;
+}
+
+int bare_cpu(int n)
+{
     for (int i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &all) && n-- == 0)
+        if (CPU_ISSET(i, all_cpus()) && n-- == 0)
             return i;
     return -1;
 }
@@ -49,6 +54,11 @@ void bare_pin(int n)
         return;
     CPU_SET(bare_cpu(n), &one);
     sched_setaffinity(0, sizeof one, &one);
+}
+
+void bare_unpin(void)
+{
+    sched_setaffinity(0, sizeof(cpu_set_t), all_cpus());
 }
 
 /* What the two processes have in common. */

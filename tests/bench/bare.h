@@ -10,7 +10,8 @@ double bare_futex(int trips); /* one word, both sleep in futex(2) */
 double bare_unix(int trips);  /* 128 and 64 bytes over a Unix stream socket */
 double bare_http(int trips);  /* a small POST and its answer over TCP on loopback, kept alive */
 
-int bare_cpu(int n);  /* the n-th CPU that this process was started with, or -1 */
-void bare_pin(int n); /* the calling thread to it, where there is one */
+int bare_cpu(int n);   /* the n-th CPU that this process was started with, or -1 */
+void bare_pin(int n);  /* the calling thread to it, where there is one */
+void bare_unpin(void); /* back to all of them */
 
 #endif
