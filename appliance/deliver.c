@@ -64,12 +64,12 @@ static void put_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
                         .position = s->op == LLM_OP_SCORE ? at : s->sent,
                         .choice = s->choice};
     memcpy(c.tokens, s->tokens + at, n * sizeof *c.tokens);
-    if (sequence_scores(s) || s->flags & LLM_SQE_LOGPROBS || s->n_top) {
+    if (sequence_scores(s) || s->flags & LLM_SQE_LOGPROBS) {
         c.flags = LLM_CQE_HAS_LOGPROBS;
         memcpy(c.logprobs, s->logprobs + at, n * sizeof *c.logprobs);
     }
     if (s->n_top) {
-        c.flags = LLM_CQE_HAS_LOGPROBS | LLM_CQE_HAS_TOP;
+        c.flags |= LLM_CQE_HAS_TOP;
         put_candidates(d, s);
     }
     time_tokens(d, s, n, now_ns);

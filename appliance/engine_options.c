@@ -137,6 +137,8 @@ void engine_fill_options(struct sequence *s, const struct engine *e, const struc
     if (in->q->op != LLM_OP_GENERATE)
         return;
     s->n_top = e->options.top;
+    if (s->n_top)
+        s->flags |= LLM_SQE_LOGPROBS;
     if (e->options.n_biases)
         fill_biases(s, e);
     if (e->options.n_stops)

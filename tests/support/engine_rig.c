@@ -54,6 +54,7 @@ static void take_candidates(struct rig *r, const struct rig_stream *s, const str
         hash = fake_model_add(hash, s->known[i]);
     for (uint32_t i = 0; i < s->n; i++)
         hash = fake_model_add(hash, s->tokens[i]);
+    assert_true(c->logprobs[0] == fake_model_logprob_of(hash, c->tokens[0]));
     for (uint32_t k = 0; k < s->n_top; k++) {
         struct gpu_candidate want = fake_model_candidate(hash, k, r->config.vocab);
         assert_memory_equal(&r->candidates[k], &want, sizeof want);
