@@ -31,23 +31,62 @@ static size_t lines_finals(const struct generate_options *o, const json_t *lines
     return n;
 }
 
-/* Prints a stream's text as it comes. */
+/* Candidates that the flags or any line ask for. */
+static uint32_t most_top(const struct generate_options *o, const json_t *lines)
+{
+    size_t i;
+    json_t *line;
+    json_array_foreach((json_t *)lines, i, line)
+    {
+        if (json_object_get(line, "top_logprobs"))
+            return LLM_TOP_MAX;
+    }
+    return o->request.top_logprobs;
+}
+
+/* Prints a stream's text as it comes. With stop strings a token behind: the last one may have to be
+ * cut. */
 struct printer {
     struct llm_detokenizer *d;
-    bool lost;
+    const struct llm_tokenizer *t;
+    bool lost, one_behind, held;
+    int32_t last; /* if held */
 };
+
+static void print_token(struct printer *p, int32_t token, uint32_t cut)
+{
+    char text[8192];
+    long n = llm_detokenize(p->d, token, text, sizeof text);
+    if (n > 0 && cut)
+        n = (long)ctl_cut_text(p->t, token, cut, text, (size_t)n);
+    if (n > 0 && fwrite(text, 1, (size_t)n, stdout) != (size_t)n)
+        p->lost = true;
+}
 
 static void print_tokens(void *context, const struct llm_event *e)
 {
     struct printer *p = context;
     for (uint32_t i = 0; i < e->n_tokens; i++) {
-        char text[8192];
-        long n = llm_detokenize(p->d, e->tokens[i], text, sizeof text);
-        if (n > 0 && fwrite(text, 1, (size_t)n, stdout) != (size_t)n)
-            p->lost = true;
+        if (p->held)
+            print_token(p, p->last, 0);
+        p->last = e->tokens[i];
+        p->held = p->one_behind;
+        if (!p->held)
+            print_token(p, p->last, 0);
     }
     if (fflush(stdout))
         p->lost = true;
+}
+
+/* What waits for its rest at a cut does not belong to the answer. */
+static void print_end(struct printer *p, uint32_t cut)
+{
+    char rest[8192];
+    if (p->held)
+        print_token(p, p->last, cut);
+    long n = cut ? 0 : llm_detokenize_flush(p->d, rest, sizeof rest);
+    if (n > 0)
+        fwrite(rest, 1, (size_t)n, stdout);
 }
 
 static int report_failure(const struct ctl_job *job)
@@ -65,7 +104,7 @@ static int report_failure(const struct ctl_job *job)
 static int stream(struct llm_client *c, struct llm_tokenizer *t, const struct generate_options *o,
                   struct ctl_job *job)
 {
-    struct printer p = {NULL, false};
+    struct printer p = {.t = t, .one_behind = job->request.n_stops};
     if (llm_detokenizer_open(&p.d, t, LLM_DETOK_UTF8 | LLM_DETOK_CONTINUE) < 0)
         return ctl_error("out of memory for the detokenizer");
     if (o->echo) {
@@ -77,11 +116,8 @@ static int stream(struct llm_client *c, struct llm_tokenizer *t, const struct ge
         fflush(stdout);
     }
     int rc = ctl_run_jobs(c, job, 1, print_tokens, &p);
-    char rest[8192];
-    long n = llm_detokenize_flush(p.d, rest, sizeof rest);
-    if (n > 0)
-        fwrite(rest, 1, (size_t)n, stdout);
     const struct ctl_choice *only = job->choices;
+    print_end(&p, only ? only->result.stop_cut : 0);
     if (o->echo || (only && (only->n || only->status >= 0)))
         putchar('\n'); /* a refused request has no line to end */
     llm_detokenizer_close(p.d);
@@ -129,7 +165,8 @@ static int run(int argc, char **argv, uint32_t op)
     if (o.jsonl && (rc = generate_lines(&o, &lines)))
         return rc;
     rc = 1;
-    c = ctl_connect(lines ? lines_finals(&o, lines) : o.request.choices, o.spin_us);
+    c = ctl_connect_top(lines ? lines_finals(&o, lines) : o.request.choices, o.spin_us,
+                        most_top(&o, lines));
     if (!c)
         goto out;
     bool needs = generate_needs_tokenizer(&o) || (lines && lines_need_text(lines));

@@ -40,6 +40,7 @@ static const struct option options[] = {{"tokens", required_argument, NULL, O_TO
                                         {"interrupt", no_argument, NULL, O_INTERRUPT},
                                         {"no-cache", no_argument, NULL, O_NO_CACHE},
                                         CTL_REQUEST_OPTIONS,
+                                        CTL_SAMPLING_OPTIONS,
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
@@ -58,6 +59,7 @@ static void help(uint32_t op)
                "  -n N                  at most N tokens (16)\n"
                "  --temperature T       0: greedy (0)\n"
                "  --top-k K, --top-p P, --min-p P   0, 1, 0: off\n"
+               "%s"
                "  --seed S              the same seed draws the same tokens\n"
                "  --choices N           N continuations of one prompt\n"
                "  --ignore-eos          go on past the end-of-generation token\n"
@@ -72,7 +74,7 @@ static void help(uint32_t op)
                "  --interrupt           what is being generated on it ends\n"
                "\npromises:\n"
                "%s",
-               ctl_promises_help);
+               ctl_sampling_help, ctl_promises_help);
     printf("\n  --no-cache            neither take from the prefix cache nor leave anything there\n"
            "  --spin-us N           spin so long before sleeping while waiting (50)\n"
            "  --json                the result as one JSON object\n");
@@ -106,6 +108,8 @@ static int check(const struct generate_options *o, uint32_t op)
         return ctl_usage("a score has no --choices");
     if (op == LLM_OP_SCORE && r->session)
         return ctl_usage("a score has no --session");
+    if (op == LLM_OP_SCORE && (r->n_stops || r->n_biases || r->top_logprobs))
+        return ctl_usage("a score has no --stop, --logit-bias or --top-logprobs");
     if (!r->session && (r->session_keep != LLM_SESSION_ALL || r->flags & LLM_SQE_INTERRUPT))
         return ctl_usage("--keep and --interrupt are of a --session");
     if (o->jsonl && prompt_given(&o->prompt))
@@ -179,6 +183,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
             return 2;
         default:
             rc = ctl_set_request_option(c, optarg, &o->request, &o->spin_us);
+            rc = rc ? rc : ctl_set_sampling_option(c, optarg, &o->sampling, &o->request);
         }
         if (rc)
             return rc;
@@ -187,6 +192,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
         o->prompt.text = argv[optind++];
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\" (quote a text of several words)", argv[optind]);
+    ctl_use_sampling(&o->sampling, &o->request);
     return check(o, op);
 }
 
@@ -257,6 +263,8 @@ static int line_job(const struct generate_options *o, const json_t *line, size_t
     snprintf(where, sizeof where, "%.120s: request %zu", o->jsonl, number);
     job->request = o->request;
     int rc = ctl_request_from_json(line, where, &job->request);
+    if (!rc)
+        rc = ctl_sampling_from_json(line, where, &o->sampling, &job->request, &job->sampling);
     if (rc)
         return rc;
     const json_t *tokens = json_object_get(line, "tokens"),

@@ -8,6 +8,7 @@ struct generate_options {
     struct prompt_source prompt; /* or jsonl */
     const char *jsonl;
     struct llm_request request;
+    struct ctl_sampling sampling;
     uint32_t spin_us;
     bool json, timing, echo;
 };

@@ -38,6 +38,11 @@ static uint64_t now_ns(void)
 
 struct llm_client *ctl_connect(size_t finals, uint32_t spin_us)
 {
+    return ctl_connect_top(finals, spin_us, 0);
+}
+
+struct llm_client *ctl_connect_top(size_t finals, uint32_t spin_us, uint32_t top)
+{
     struct llm_options o = LLM_OPTIONS_INIT;
     struct llm_client *c;
     uint32_t inflight = finals < 8 ? 8 : finals > 4096 ? 4096 : (uint32_t)finals, entries = 64;
@@ -45,6 +50,7 @@ struct llm_client *ctl_connect(size_t finals, uint32_t spin_us)
         entries *= 2;
     o.name = "llmctl";
     o.spin_us = spin_us;
+    o.max_top_logprobs = top;
     if (finals > 8) { /* a batch: room for all of it, as far as the engine grants it */
         o.max_inflight = inflight;
         o.sq_entries = entries;
@@ -67,7 +73,7 @@ struct llm_tokenizer *ctl_tokenizer(struct llm_client *c)
     return t;
 }
 
-static bool choice_room(struct ctl_choice *c, size_t more)
+static bool choice_room(struct ctl_choice *c, size_t more, uint32_t n_top)
 {
     if (c->n + more <= c->room)
         return true;
@@ -78,7 +84,9 @@ static bool choice_room(struct ctl_choice *c, size_t more)
     c->logprobs = logprobs ? logprobs : c->logprobs;
     uint64_t *t_ns = realloc(c->t_ns, room * sizeof *t_ns);
     c->t_ns = t_ns ? t_ns : c->t_ns;
-    if (!tokens || !logprobs || !t_ns)
+    struct llm_candidate *top = n_top ? realloc(c->top, room * n_top * sizeof *top) : NULL;
+    c->top = top ? top : c->top;
+    if (!tokens || !logprobs || !t_ns || (n_top && !top))
         return false;
     c->room = room;
     return true;
@@ -123,11 +131,15 @@ static void take_final(struct ctl_job *job, struct ctl_choice *c, const struct l
     }
 }
 
-static int take_tokens(struct ctl_choice *c, const struct llm_event *e, uint64_t now)
+static int take_tokens(const struct llm_client *client, struct ctl_choice *c, uint32_t n_top,
+                       const struct llm_event *e, uint64_t now)
 {
-    if (!choice_room(c, e->n_tokens))
+    if (!choice_room(c, e->n_tokens, n_top))
         return ctl_error("out of memory for the generated tokens");
     for (uint32_t i = 0; i < e->n_tokens; i++, c->n++) {
+        uint32_t came = n_top ? llm_event_top(client, i, c->top + c->n * n_top, n_top) : 0;
+        if (came < n_top)
+            c->top[c->n * n_top + came].token = -1;
         c->tokens[c->n] = e->tokens[i];
         c->logprobs[c->n] = e->logprobs[i];
         c->t_ns[c->n] = now;
@@ -136,8 +148,8 @@ static int take_tokens(struct ctl_choice *c, const struct llm_event *e, uint64_t
 }
 
 /* Sets *first to an index that is to be sent again, if it lies before it. */
-static int take(struct ctl_job *jobs, size_t n, const struct llm_event *e, uint64_t now,
-                size_t *first)
+static int take(const struct llm_client *client, struct ctl_job *jobs, size_t n,
+                const struct llm_event *e, uint64_t now, size_t *first)
 {
     size_t at = (size_t)(e->id - 1);
     if (e->id > n && e->id <= 2 * n)
@@ -147,7 +159,7 @@ static int take(struct ctl_job *jobs, size_t n, const struct llm_event *e, uint6
     struct ctl_job *job = &jobs[at];
     struct ctl_choice *c = &job->choices[e->choice];
     if (e->type == LLM_EVENT_TOKENS)
-        return take_tokens(c, e, now);
+        return take_tokens(client, c, job->request.top_logprobs, e, now);
     if (!comes_again(job, e))
         take_final(job, c, e);
     else if (at < *first)
@@ -277,7 +289,7 @@ static int event_loop(struct llm_client *c, struct ctl_job *jobs, size_t n,
             continue;
         if (got < 0)
             return got == -ENOENT ? 0 : ctl_error("%s", llm_errmsg(c));
-        rc = take(jobs, n, &e, now_ns(), &first);
+        rc = take(c, jobs, n, &e, now_ns(), &first);
         if (rc)
             return rc;
         look = e.type != LLM_EVENT_TOKENS;
@@ -315,8 +327,10 @@ void ctl_free_jobs(struct ctl_job *jobs, size_t n)
             free(jobs[i].choices[j].tokens);
             free(jobs[i].choices[j].logprobs);
             free(jobs[i].choices[j].t_ns);
+            free(jobs[i].choices[j].top);
         }
         free(jobs[i].choices);
+        free(jobs[i].sampling);
         free(jobs[i].prompt.ids);
         json_decref(jobs[i].id);
     }

@@ -77,9 +77,10 @@ int32_t prompt_first_token(const struct llm_tokenizer *t);
 /* ---- jobs (job.c): requests and what came of them ---- */
 
 struct ctl_choice {
-    int32_t *tokens; /* (n) */
-    float *logprobs; /* (n) */
-    uint64_t *t_ns;  /* (n) when each token was taken from the ring */
+    int32_t *tokens;           /* (n) */
+    float *logprobs;           /* (n) */
+    uint64_t *t_ns;            /* (n) when each token was taken from the ring */
+    struct llm_candidate *top; /* (n, top_logprobs), then token -1; NULL: not asked for */
     size_t n, room;
     bool done;
     int32_t status;   /* < 0: refused or failed */
@@ -94,9 +95,10 @@ struct ctl_job {
     json_t *id; /* given by the user, or NULL */
     struct ctl_tokens prompt;
     struct llm_request request;
-    bool open_session;          /* where its session is not there, it is opened first */
-    int32_t first;              /* >= 0: the token that stands at the front of such a session */
-    bool sent, missing, opened; /* missing: the session was not there */
+    struct ctl_sampling *sampling; /* its own, malloc'ed, or NULL */
+    bool open_session;             /* where its session is not there, it is opened first */
+    int32_t first;                 /* >= 0: the token that stands at the front of such a session */
+    bool sent, missing, opened;    /* missing: the session was not there */
     struct {
         int32_t status;
         uint32_t fitting;
@@ -139,8 +141,13 @@ void ctl_print_timing(const struct ctl_job *job);
  * memory. */
 char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, unsigned flags,
                size_t *bytes);
+/* The same without the last `cut` bytes of the tokens (llm_result.stop_cut). */
+char *ctl_text_cut(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, unsigned flags,
+                   uint32_t cut, size_t *bytes);
 
-/* Connects for `finals` requests at once; NULL after a message. */
+/* Connects for `finals` requests at once, with room for `top` candidates of each token; NULL after a
+ * message. */
+struct llm_client *ctl_connect_top(size_t finals, uint32_t spin_us, uint32_t top);
 struct llm_client *ctl_connect(size_t finals, uint32_t spin_us);
 struct llm_tokenizer *ctl_tokenizer(struct llm_client *c); /* NULL after a message */
 
@@ -153,6 +160,12 @@ enum ctl_request_option {
     CTL_TOP_K,
     CTL_TOP_P,
     CTL_MIN_P,
+    CTL_REPETITION,
+    CTL_PRESENCE,
+    CTL_FREQUENCY,
+    CTL_STOP,
+    CTL_LOGIT_BIAS,
+    CTL_TOP_LOGPROBS,
     CTL_SEED,
     CTL_SPIN_US,
     CTL_DEADLINE,
@@ -168,6 +181,9 @@ enum ctl_request_option {
         {"top-k", required_argument, NULL, CTL_TOP_K},                                             \
         {"top-p", required_argument, NULL, CTL_TOP_P},                                             \
         {"min-p", required_argument, NULL, CTL_MIN_P},                                             \
+        {"repetition-penalty", required_argument, NULL, CTL_REPETITION},                           \
+        {"presence-penalty", required_argument, NULL, CTL_PRESENCE},                               \
+        {"frequency-penalty", required_argument, NULL, CTL_FREQUENCY},                             \
         {"seed", required_argument, NULL, CTL_SEED},                                               \
         {"deadline-ms", required_argument, NULL, CTL_DEADLINE},                                    \
         {"timeout-ms", required_argument, NULL, CTL_TIMEOUT},                                      \
@@ -179,6 +195,37 @@ enum ctl_request_option {
     }
 /* Takes such an option ('n' counts as CTL_MAX_TOKENS). 0, or 2 after a message; others are ignored. */
 int ctl_set_request_option(int option, const char *text, struct llm_request *r, uint32_t *spin_us);
+
+/* ---- stop strings, biases, candidates (sampling.c) ---- */
+
+struct ctl_sampling {
+    uint32_t n_stops, n_biases;
+    struct llm_stop stops[LLM_STOPS_MAX]; /* texts are the caller's */
+    struct llm_bias biases[LLM_BIASES_MAX];
+};
+#define CTL_SAMPLING_OPTIONS                                                                       \
+    {"stop", required_argument, NULL, CTL_STOP},                                                   \
+        {"logit-bias", required_argument, NULL, CTL_LOGIT_BIAS},                                   \
+    {                                                                                              \
+        "top-logprobs", required_argument, NULL, CTL_TOP_LOGPROBS                                  \
+    }
+extern const char ctl_sampling_help[];
+
+/* As ctl_set_request_option. */
+int ctl_set_sampling_option(int option, const char *text, struct ctl_sampling *s,
+                            struct llm_request *r);
+/* The request points to it then. */
+void ctl_use_sampling(const struct ctl_sampling *s, struct llm_request *r);
+/* A line's keys, in place of the flags'. *own is made where the line has any; it is the caller's in
+ * any case. 0, or 1 after a message. */
+int ctl_sampling_from_json(const json_t *line, const char *where, const struct ctl_sampling *flags,
+                           struct llm_request *r, struct ctl_sampling **own);
+/* How many bytes are left of a text that a detokenizer has given out for tokens up to `last`, if the
+ * tokens' last `cut` bytes are cut off. */
+size_t ctl_cut_text(const struct llm_tokenizer *t, int32_t last, uint32_t cut, const char *text,
+                    size_t bytes);
+/* [{"token", "logprob"}, ...] of one token. */
+json_t *ctl_top_json(const struct llm_candidate *top, uint32_t n);
 
 /* Their lines in a --help: what is promised, and what is given up. */
 extern const char ctl_promises_help[];

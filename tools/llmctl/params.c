@@ -141,6 +141,12 @@ int ctl_set_request_option(int option, const char *text, struct llm_request *r, 
         return ctl_parse_float("--top-p", text, &r->top_p);
     case CTL_MIN_P:
         return ctl_parse_float("--min-p", text, &r->min_p);
+    case CTL_REPETITION:
+        return ctl_parse_float("--repetition-penalty", text, &r->repetition);
+    case CTL_PRESENCE:
+        return ctl_parse_float("--presence-penalty", text, &r->presence);
+    case CTL_FREQUENCY:
+        return ctl_parse_float("--frequency-penalty", text, &r->frequency);
     default:
         return set_promise(option, text, r);
     }
@@ -257,13 +263,34 @@ static int promises_from_json(const json_t *line, const char *where, struct llm_
 
 static int check_keys(const json_t *line, const char *where)
 {
-    static const char *const known[] = {
-        "id",         "tokens",      "prompt",      "n",
-        "max_tokens", "choices",     "temperature", "top_k",
-        "top_p",      "min_p",       "seed",        "ignore_eos",
-        "logprobs",   "deadline_ms", "timeout_ms",  "queue_timeout_ms",
-        "max_itl_ms", "priority",    "session",     "keep",
-        "interrupt",  "no_cache"};
+    static const char *const known[] = {"id",
+                                        "tokens",
+                                        "prompt",
+                                        "n",
+                                        "max_tokens",
+                                        "choices",
+                                        "temperature",
+                                        "top_k",
+                                        "top_p",
+                                        "min_p",
+                                        "seed",
+                                        "ignore_eos",
+                                        "logprobs",
+                                        "deadline_ms",
+                                        "timeout_ms",
+                                        "queue_timeout_ms",
+                                        "max_itl_ms",
+                                        "priority",
+                                        "session",
+                                        "keep",
+                                        "interrupt",
+                                        "no_cache",
+                                        "repetition_penalty",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "stop",
+                                        "logit_bias",
+                                        "top_logprobs"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)line, key, value)
@@ -290,6 +317,9 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
     rc = rc ? rc : json_float(line, where, "temperature", &r->temperature);
     rc = rc ? rc : json_float(line, where, "top_p", &r->top_p);
     rc = rc ? rc : json_float(line, where, "min_p", &r->min_p);
+    rc = rc ? rc : json_float(line, where, "repetition_penalty", &r->repetition);
+    rc = rc ? rc : json_float(line, where, "presence_penalty", &r->presence);
+    rc = rc ? rc : json_float(line, where, "frequency_penalty", &r->frequency);
     rc = rc ? rc : json_flag(line, where, "ignore_eos", LLM_SQE_IGNORE_EOS, &r->flags);
     rc = rc ? rc : json_flag(line, where, "logprobs", LLM_SQE_LOGPROBS, &r->flags);
     rc = rc ? rc : json_flag(line, where, "interrupt", LLM_SQE_INTERRUPT, &r->flags);

@@ -18,12 +18,22 @@ static size_t text_room(const struct llm_tokenizer *t, int32_t token)
 char *ctl_text(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, unsigned flags,
                size_t *bytes)
 {
+    return ctl_text_cut(t, tokens, n, flags, 0, bytes);
+}
+
+char *ctl_text_cut(const struct llm_tokenizer *t, const int32_t *tokens, size_t n, unsigned flags,
+                   uint32_t cut, size_t *bytes)
+{
     struct llm_detokenizer *d;
     if (llm_detokenizer_open(&d, t, LLM_DETOK_UTF8 | flags) < 0)
         return NULL;
     size_t room = 0, used = 0;
     char *text = NULL;
     for (size_t i = 0; i <= n; i++) {
+        if (i == n && cut && n) { /* what waits for its rest is cut off, too */
+            used = ctl_cut_text(t, tokens[n - 1], cut, text, used);
+            break;
+        }
         size_t need = used + (i < n ? text_room(t, tokens[i]) : 64);
         if (need > room) {
             char *grown = realloc(text, room = need * 2);
@@ -119,16 +129,35 @@ static void set_tokens(json_t *o, const struct ctl_job *job, const struct ctl_ch
         json_array_append_new(tokens, json_integer(c->tokens[i]));
     json_object_set_new(o, "tokens", tokens);
     size_t bytes;
-    char *text = t ? ctl_text(t, c->tokens, c->n, LLM_DETOK_CONTINUE, &bytes) : NULL;
+    char *text =
+        t ? ctl_text_cut(t, c->tokens, c->n, LLM_DETOK_CONTINUE, c->result.stop_cut, &bytes) : NULL;
     if (text)
         json_object_set_new(o, "text", json_stringn(text, bytes));
     free(text);
-    if (!(job->request.flags & LLM_SQE_LOGPROBS))
+    uint32_t n_top = job->request.top_logprobs;
+    if (!(job->request.flags & LLM_SQE_LOGPROBS) && !n_top)
         return;
     json_t *logprobs = json_array();
     for (size_t i = 0; i < c->n; i++)
         json_array_append_new(logprobs, ctl_number(c->logprobs[i]));
     json_object_set_new(o, "logprobs", logprobs);
+    if (!n_top)
+        return;
+    json_t *top = json_array();
+    for (size_t i = 0; i < c->n; i++)
+        json_array_append_new(top, ctl_top_json(c->top + i * n_top, n_top));
+    json_object_set_new(o, "top_logprobs", top);
+}
+
+/* Which stop string ended it; one that is no text is told by its number alone. */
+static void set_stop(json_t *o, const struct ctl_job *job, const struct ctl_choice *c)
+{
+    uint32_t i = c->result.stop;
+    if (c->status < 0 || !i || i > job->request.n_stops)
+        return;
+    const struct llm_stop *s = &job->request.stops[i - 1];
+    json_t *text = json_stringn(s->text, s->bytes);
+    json_object_set_new(o, "stop_reason", text ? text : json_integer(i));
 }
 
 const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c)
@@ -179,6 +208,7 @@ static void set_choice(json_t *o, const struct ctl_job *job, const struct ctl_ch
         set_tokens(o, job, c, t);
     }
     json_object_set_new(o, "finish_reason", json_string(finish_name(c)));
+    set_stop(o, job, c);
     if (c->status < 0)
         json_object_set_new(o, "error", ctl_error_json(job, c));
     json_object_set_new(o, "cached_tokens", json_integer(c->result.cached_tokens));
