@@ -111,6 +111,10 @@ $(BENCHES): $(call obj,$(BENCH_LIB))
 RING_MODEL_O := $(call obj,$(filter-out tests/model/main.c,$(wildcard tests/model/*.c)))
 $(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TESTS)) $(B)/tests/model/main: $(RING_MODEL_O)
 
+# what reads requests, without the HTTP library
+GW_PARSE_O := $(patsubst %,$(B)/obj/tools/gateway/%.o,body buffer chat keys params problem prompt tools)
+$(filter $(B)/tests/unit/test_gateway%,$(TESTS)) $(B)/tests/fuzz/fuzz_gateway_request: $(GW_PARSE_O)
+
 SIM_O := $(call obj,$(filter-out tests/sim/main.c,$(wildcard tests/sim/*.c)))
 $(filter $(B)/tests/unit/test_simulator%,$(TESTS)) $(B)/tests/sim/main: $(SIM_O)
 
@@ -175,7 +179,7 @@ $(B)/libcore.a: $(CORE_O)
 $(B)/tests/%: $(B)/obj/tests/%.o $(SUPPORT_O) $(B)/libcore.a
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
-	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
+	@$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(ENGINE_LIBS) $(CLIENT_LIBS) -ljansson -lcmocka -lz
 
 $(B)/tests/unit/test_metrics $(B)/tests/e2e/test_operations: $(B)/obj/tools/gateway/metrics.o
 

@@ -1,0 +1,200 @@
+/* test_gateway_restart.c - engines that die, come back, drain; the gateway's own end. */
+#include "gateway_rig.h"
+
+static struct engine_process engine;
+static struct gateway_process gateway;
+
+static char *body_of(unsigned tokens, bool stream)
+{
+    static char text[512];
+    snprintf(text, sizeof text,
+             "{\"model\": \"%s\", \"prompt\": [1, 5, 9, 13], \"max_tokens\": %u, \"seed\": 7, "
+             "\"logprobs\": 0, \"stream\": %s, \"ignore_eos\": true}",
+             engine.instance, tokens, stream ? "true" : "false");
+    return text;
+}
+
+static int begin(const char *body)
+{
+    char head[1024];
+    int fd = http_connect(&gateway);
+    snprintf(head, sizeof head,
+             "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+             "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    assert_true(http_write(fd, head, strlen(head)));
+    return fd;
+}
+
+static void start_engine(void)
+{
+    engine_start(&engine, tiny_model(), "--threads", "1", "--drain-timeout-ms", "0", NULL);
+}
+
+/* The texts of a stream's events; *done: [DONE] came. */
+static char *text_of(const char *stream, bool *done)
+{
+    char *copy = strdup(stream), *text = calloc(1, 1 << 17), *rest;
+    *done = false;
+    for (char *line = strtok_r(copy, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        json_t *v = json_loads(line + 6, JSON_ALLOW_NUL, NULL), *tokens;
+        size_t i;
+        json_t *one;
+        *done = !strcmp(line, "data: [DONE]");
+        tokens = (json_t *)(v ? json_at(v, "choices.0.logprobs.tokens") : NULL);
+        json_array_foreach(tokens, i, one)
+        {
+            char *shown = json_dumps(one, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+            strcat(text, shown);
+            free(shown);
+        }
+        json_decref(v);
+    }
+    free(copy);
+    return text;
+}
+
+static char *streamed(int fd, bool *done)
+{
+    struct http_answer a = http_read(fd);
+    char *text = text_of(a.body, done);
+    free(a.body);
+    return text;
+}
+
+/* Slow enough that the streams are in their middle when the test acts; with a sanitizer the tiny model
+ * has to do. */
+static void start_slow_engine(void)
+{
+    engine_start(&engine, test_sanitized() ? tiny_model() : real_model_path(), "--threads", "1",
+                 "--num-kv-blocks", "256", "--max-model-len", "256", NULL);
+}
+
+/* The engine is killed in the middle of streams; they go on with the tokens that would have come. */
+static void streams_outlive_an_engine(void **state)
+{
+    (void)state;
+    enum { STREAMS = 4, TOKENS = 60 };
+    bool done;
+    start_slow_engine();
+    gateway_start(&gateway, engine.instance, NULL);
+    until_ready(&gateway);
+    char *alone = streamed(begin(body_of(TOKENS, true)), &done);
+    assert_true(done && *alone);
+    int fds[STREAMS];
+    for (int k = 0; k < STREAMS; k++)
+        fds[k] = begin(body_of(TOKENS, true));
+    for (int k = 0; k < STREAMS; k++)
+        assert_true(http_readable(fds[k]));
+    engine_kill(&engine);
+    /* its board outlives it: only the one that ran alone has finished */
+    assert_true(test_sanitized() || engine_figure(&engine, "finished") == 1);
+    struct http_answer a = http_ask(&gateway, "POST", "/v1/completions", "", body_of(4, false));
+    char after[16];
+    assert_int_equal(a.status, 503);
+    assert_true(http_header(&a, "Retry-After", after, sizeof after));
+    free(a.body);
+    a = http_ask(&gateway, "GET", "/ready", "", NULL);
+    assert_int_equal(a.status, 503);
+    free(a.body);
+    a = http_ask(&gateway, "GET", "/health", "", NULL);
+    assert_int_equal(a.status, 200);
+    free(a.body);
+    start_slow_engine();
+    for (int k = 0; k < STREAMS; k++) {
+        char *text = streamed(fds[k], &done);
+        assert_true(done);
+        assert_string_equal(text, alone);
+        free(text);
+    }
+    until_ready(&gateway);
+    json_decref(http_json(&gateway, 200, "POST", "/v1/completions", body_of(4, false)));
+    free(alone);
+    assert_int_equal(engine_stop(&engine), 0);
+    assert_int_equal(gateway_stop(&gateway), 0);
+}
+
+/* Before there ever was an engine; then it comes. */
+static void a_gateway_may_come_first(void **state)
+{
+    (void)state;
+    struct gateway_process *g = &gateway;
+    memset(&engine, 0, sizeof engine);
+    snprintf(engine.instance, sizeof engine.instance, "t%d-late", (int)getpid());
+    scratch_dir();
+    gateway_start(g, engine.instance, NULL);
+    struct http_answer a = http_ask(g, "POST", "/v1/completions", "", body_of(4, false));
+    assert_int_equal(a.status, 503);
+    free(a.body);
+    json_t *models = http_json(g, 200, "GET", "/v1/models", NULL);
+    assert_int_equal(json_array_size(json_object_get(models, "data")), 0);
+    json_decref(models);
+    start_engine();
+    until_ready(g);
+    json_decref(http_json(g, 200, "POST", "/v1/completions", body_of(4, false)));
+    models = http_json(g, 200, "GET", "/v1/models", NULL);
+    assert_int_equal(json_array_size(json_object_get(models, "data")), 1);
+    json_decref(models);
+    assert_int_equal(gateway_stop(g), 0);
+    assert_int_equal(engine_stop(&engine), 0);
+}
+
+/* SIGTERM: what runs is finished, and whole. */
+static void the_gateway_drains(void **state)
+{
+    (void)state;
+    bool done;
+    memset(&engine, 0, sizeof engine);
+    start_engine();
+    gateway_start(&gateway, engine.instance, NULL);
+    until_ready(&gateway);
+    char *alone = streamed(begin(body_of(200, true)), &done);
+    int fd = begin(body_of(200, true));
+    assert_true(http_readable(fd));
+    kill(gateway.pid, SIGTERM);
+    char *text = streamed(fd, &done);
+    assert_true(done);
+    assert_string_equal(text, alone);
+    int status;
+    assert_int_equal(waitpid(gateway.pid, &status, 0), gateway.pid);
+    assert_int_equal(status, 0);
+    free(text);
+    free(alone);
+    assert_int_equal(engine_stop(&engine), 0);
+}
+
+/* Two models behind one address; one engine ends, the other goes on. */
+static void two_instances(void **state)
+{
+    (void)state;
+    struct engine_process two = {0};
+    memset(&engine, 0, sizeof engine);
+    start_engine();
+    engine_start(&two, tiny_model(), "--threads", "1", "--served-model-name", "other", NULL);
+    gateway_start(&gateway, engine.instance,
+                  (const char *const[]){"--instance", two.instance, NULL});
+    until_ready(&gateway);
+    json_t *models = http_json(&gateway, 200, "GET", "/v1/models", NULL);
+    assert_int_equal(json_array_size(json_object_get(models, "data")), 2);
+    assert_string_equal(json_string_value(json_at(models, "data.1.id")), "other");
+    json_decref(models);
+    static const char ask[] = "{\"model\": \"other\", \"prompt\": [3, 4], \"max_tokens\": 3}";
+    json_decref(http_json(&gateway, 200, "POST", "/v1/completions", ask));
+    engine_stop(&engine);
+    json_decref(http_json(&gateway, 200, "POST", "/v1/completions", ask));
+    json_decref(http_json(&gateway, 503, "POST", "/v1/completions", body_of(3, false)));
+    json_decref(http_json(&gateway, 503, "GET", "/ready", NULL));
+    assert_int_equal(gateway_stop(&gateway), 0);
+    assert_int_equal(engine_stop(&two), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(streams_outlive_an_engine),
+        cmocka_unit_test(a_gateway_may_come_first),
+        cmocka_unit_test(the_gateway_drains),
+        cmocka_unit_test(two_instances),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
