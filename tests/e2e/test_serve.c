@@ -346,6 +346,27 @@ static void a_taken_port_is_said_first(void **state)
     assert_int_equal(stop(SIGTERM), 0);
 }
 
+/* An engine that is still loading, or has not come to handling signals. */
+static void a_stop_while_it_loads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        prepare();
+        spawn(NULL);
+        pid_t engine = 0;
+        for (uint64_t from = test_now_ns(); !engine; a_little()) {
+            int status;
+            char *out = run_command(&status, "cat /proc/%d/task/%d/children", (int)serve.pid,
+                                    (int)serve.pid);
+            engine = atoi(out);
+            free(out);
+            assert_true(test_now_ns() - from < 60000000000u);
+        }
+        assert_int_equal(stop(SIGTERM), 0);
+        assert_int_equal(kill(engine, 0), -1);
+    }
+}
+
 /* ---- flags ---- */
 
 static void refused(const char *flags, const char *why)
@@ -507,6 +528,7 @@ int main(void)
         cmocka_unit_test(a_deaf_gateway_is_killed),
         cmocka_unit_test(what_never_ran_is_not_tried_again),
         cmocka_unit_test(a_taken_port_is_said_first),
+        cmocka_unit_test(a_stop_while_it_loads),
         cmocka_unit_test(with_the_gateway),
     };
     return cmocka_run_group_tests_name("serve", tests, make_folder, NULL);

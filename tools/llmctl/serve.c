@@ -197,6 +197,8 @@ static void ended(struct serve *s, struct serve_process *p, int status)
             s->turn_ms = serve_now_ms();
             serve_process_signal(&s->engine, SIGTERM);
         }
+        if (status == 128 + SIGTERM) /* it had not come to handling it yet */
+            return;
         if (status)
             say("%s %s while it was stopped", p->name, how_it_ended(how, sizeof how, status));
         if (status && !s->rc && p == &s->engine)
