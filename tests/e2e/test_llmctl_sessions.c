@@ -55,6 +55,24 @@ static void a_line_for_people(void **state)
     assert_int_equal(length_after("close lines"), 3);
 }
 
+/* Arguments are bytes; what is printed is JSON. */
+static void names_of_any_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(length_after("open $(printf 'a\\377\\001') --tokens 5,6"), 2);
+    json_t *o = ctl_json("session append $(printf 'a\\377\\001') --tokens 7 --json");
+    assert_string_equal(json_string_value(json_object_get(o, "session")), "a\xef\xbf\xbd\1");
+    json_decref(o);
+    assert_int_equal(length_after("close $(printf 'a\\377\\001')"), 3);
+    o = ctl_json("choose --tokens 5 --label $(printf 'b\\377')");
+    assert_string_equal(json_string_value(json_object_get(o, "label")), "b\xef\xbf\xbd");
+    json_decref(o);
+    char all[512];
+    snprintf(all, sizeof all, "complete --jsonl %s",
+             lines_file("nul.jsonl", "{\"tokens\": [5], \"session\": \"a\\u0000b\"}\n"));
+    refuses(all, 1, "must be a name");
+}
+
 static void opened_by_complete(void **state)
 {
     (void)state;
@@ -189,6 +207,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(append_here_generate_there),
         cmocka_unit_test(a_line_for_people),
+        cmocka_unit_test(names_of_any_bytes),
         cmocka_unit_test(opened_by_complete),
         cmocka_unit_test(rewind_and_replace),
         cmocka_unit_test(forks),

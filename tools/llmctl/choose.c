@@ -235,7 +235,7 @@ static json_t *label_json(const struct choose *v, uint32_t i)
         json_array_append_new(tokens, json_integer(v->tokens[i].ids[k]));
     for (size_t k = 0; k < c->n; k++)
         json_array_append_new(logprobs, ctl_number(c->logprobs[k]));
-    json_object_set_new(o, "label", json_string(v->o.labels[i]));
+    json_object_set_new(o, "label", ctl_json_string(v->o.labels[i]));
     json_object_set_new(o, "tokens", tokens);
     json_object_set_new(o, "logprobs", logprobs);
     json_object_set_new(o, "logprob", ctl_number(sum_of(c)));
@@ -290,7 +290,7 @@ static int print(const struct choose *v)
         json_array_append_new(all, label_json(v, i));
     set_probabilities(all, job);
     json_object_set_new(o, "best", json_integer(best));
-    json_object_set_new(o, "label", json_string(v->o.labels[best]));
+    json_object_set_new(o, "label", ctl_json_string(v->o.labels[best]));
     json_object_set_new(o, "labels", all);
     json_object_set_new(o, "cached_tokens", json_integer(job->choices[0].result.cached_tokens));
     json_object_set_new(o, "timing", ctl_timing_json(job, &job->choices[0]));

@@ -38,6 +38,8 @@ __attribute__((format(printf, 1, 2))) int ctl_usage(const char *format, ...);
 /* JSON on one line, 9 significant digits, never NaN; takes the reference. Returns 0, or 1 if stdout
  * is gone. */
 int ctl_print_json(json_t *value);
+/* A string of any bytes, as arguments are: what is no UTF-8 becomes U+FFFD. NULL: no memory. */
+json_t *ctl_json_string(const char *bytes);
 #define CTL_JSON (JSON_COMPACT | JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY)
 
 /* ---- token sources (source.c) ---- */

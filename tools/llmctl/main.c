@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../client/text/normal.h"
 #include "llmctl.h"
 
 const char *ctl_instance = "default";
@@ -75,6 +76,17 @@ int ctl_print_json(json_t *value)
     bool lost = puts(text) < 0 || fflush(stdout) != 0;
     free(text);
     return lost ? ctl_error("cannot write to standard output") : 0;
+}
+
+json_t *ctl_json_string(const char *bytes)
+{
+    char *text;
+    size_t n = strlen(bytes);
+    if (normal_well_formed(bytes, n, &text, &n) < 0)
+        return NULL;
+    json_t *value = json_stringn(text ? text : bytes, n);
+    free(text);
+    return value;
 }
 
 int main(int argc, char **argv)

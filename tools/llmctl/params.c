@@ -243,10 +243,11 @@ static int json_priority(const json_t *line, const char *where, uint32_t *out)
 static int json_session(const json_t *line, const char *where, struct llm_request *r)
 {
     const json_t *v = json_object_get(line, "session");
-    if (v && (!json_is_string(v) || !json_string_length(v)))
-        return ctl_error("%s: \"session\" must be a name", where);
+    const char *name = json_string_value(v);
+    if (v && (!name || !*name || strlen(name) != json_string_length(v)))
+        return ctl_error("%s: \"session\" must be a name, without \\u0000", where);
     if (v)
-        r->session = llm_session_key(json_string_value(v));
+        r->session = llm_session_key(name);
     if (!r->session && json_object_get(line, "keep"))
         return ctl_error("%s: \"keep\" is of a session", where);
     return json_uint(line, where, "keep", UINT32_MAX, &r->session_keep);

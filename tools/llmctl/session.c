@@ -210,7 +210,7 @@ static int print(const struct session_options *o, const struct ctl_job *job)
     char key[17];
     snprintf(key, sizeof key, "%016" PRIx64, llm_session_key(name));
     if (o->json) {
-        json_t *result = json_pack("{s:s, s:s}", "session", name, "key", key);
+        json_t *result = json_pack("{s:o, s:s}", "session", ctl_json_string(name), "key", key);
         if (c->status < 0)
             json_object_set_new(result, "error", ctl_error_json(job, c));
         else
