@@ -1,5 +1,6 @@
-/* test_gateway_openai.c - the official Python client against the gateway, with the small model:
- * tests/gateway/openai_client.py. Skipped, with a message, where PyPI cannot be reached. */
+/* test_gateway_openai.c - clients of others against the gateway, with the small model: the official
+ * Python client (tests/gateway/openai_client.py), LiteLLM, and Schemathesis, which makes requests out of
+ * tests/gateway/openapi.json. Skipped, with a message, where PyPI cannot be reached. */
 #include "gateway_rig.h"
 
 #include <sys/stat.h>
@@ -31,17 +32,26 @@ static int finish(void **state)
     return rc ? rc : engine_stop(&engine);
 }
 
-/* Runs a module with packages of PyPI; false where they cannot be had. */
-static bool run_module(const char *packages, const char *module)
+/* Folder with packages of PyPI (malloc'ed); NULL where they cannot be had. */
+static char *fetched(const char *packages)
 {
     int status;
     char *folder = run_command(&status, "sh tests/gateway/packages.sh %s", packages);
     folder[strcspn(folder, "\n")] = 0;
-    if (status) {
-        print_message("skipped: %s cannot be fetched from PyPI\n", packages);
-        free(folder);
+    if (!status)
+        return folder;
+    print_message("skipped: %s cannot be fetched from PyPI\n", packages);
+    free(folder);
+    return NULL;
+}
+
+/* Runs a module of tests/gateway; false where its packages cannot be had. */
+static bool run_module(const char *packages, const char *module)
+{
+    int status;
+    char *folder = fetched(packages);
+    if (!folder)
         return false;
-    }
     char *out = run_command(
         &status,
         "GATEWAY_URL=http://127.0.0.1:%d GATEWAY_KEYS_URL=http://127.0.0.1:%d GATEWAY_MODEL=%s "
@@ -72,11 +82,39 @@ static void litellm(void **state)
         skip();
 }
 
+/* No 5xx, no status, content type or object that the description does not have. */
+static void described_requests(void **state)
+{
+    (void)state;
+    int status;
+    char *folder = fetched("schemathesis");
+    if (!folder)
+        skip();
+    char *out = run_command(
+        &status,
+        "sed 's/\"MODEL\"/\"%s\"/' tests/gateway/openapi.json >'%s/openapi.json' && "
+        "cd '%s' && PYTHONPATH='%s' timeout 600 python3 -B -m schemathesis.cli run openapi.json -u "
+        "http://127.0.0.1:%d --phases %s --max-examples %d --seed 1 --warnings off -c "
+        "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_"
+        "conformance 2>&1",
+        engine.instance, scratch_dir(), scratch_dir(), folder, gateway.port,
+        test_exhaustive() ? "coverage,fuzzing" : "fuzzing", test_exhaustive() ? 300 : 20);
+    if (status || !strstr(out, "No issues found")) {
+        fputs(out, stderr);
+        fail_msg("schemathesis: status %d", status);
+    }
+    print_message("%.*s\n", (int)strcspn(strstr(out, "Test cases:"), "S"),
+                  strstr(out, "Test cases:"));
+    free(out);
+    free(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_official_client),
         cmocka_unit_test(litellm),
+        cmocka_unit_test(described_requests),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -68,6 +68,8 @@ void buffer_format(struct buffer *b, const char *format, ...)
 void buffer_take(struct buffer *b, size_t bytes)
 {
     assert(bytes <= b->bytes);
+    if (!bytes)
+        return;
     memmove(b->data, b->data + bytes, b->bytes - bytes);
     b->bytes -= bytes;
 }
