@@ -173,7 +173,7 @@ void schedule_enter_running(struct schedule *c, struct sequence *s)
         queue_picked(&c->queue, s);
         leave_queue(c, s);
     }
-    schedule_end_lease(s);
+    schedule_end_lease(c, s);
     c->running[c->n_running++] = s;
     s->owner->n_running++;
     s->state = SEQUENCE_PREFILL;

@@ -46,8 +46,9 @@ struct schedule {
     struct stats *stats;
     struct kv_pool pool;
     struct queue queue;
-    struct list leases;   /* sequences that hold blocks and do not run, the oldest lease first */
-    uint32_t n_followers; /* waiting for a leader's prompt */
+    struct list leases;     /* sequences that hold blocks and do not run, the oldest lease first */
+    uint32_t leased_blocks; /* of these; shared ones counted each time */
+    uint32_t n_followers;   /* waiting for a leader's prompt */
     struct sequence **running; /* (max_num_seqs) */
     uint32_t n_running;
     uint32_t watermark;     /* blocks that an admission leaves free */

@@ -11,14 +11,19 @@ void schedule_keep_lease(struct schedule *c, struct sequence *s)
 {
     assert(!sequence_running(s) || !s->rows);
     bool pinned = s->session && s->session->pinned;
-    list_remove(&s->lease);
-    if (s->n_blocks && !pinned)
-        list_insert_before(&c->leases, &s->lease);
+    schedule_end_lease(c, s);
+    if (!s->n_blocks || pinned)
+        return;
+    list_insert_before(&c->leases, &s->lease);
+    c->leased_blocks += s->n_blocks;
 }
 
-void schedule_end_lease(struct sequence *s)
+void schedule_end_lease(struct schedule *c, struct sequence *s)
 {
+    if (list_empty(&s->lease))
+        return;
     list_remove(&s->lease);
+    c->leased_blocks -= s->n_blocks;
 }
 
 /* What it had computed is to be computed again. */
@@ -33,15 +38,17 @@ static void forget_computed(struct schedule *c, struct sequence *s, uint32_t lef
 
 static void give_back(struct schedule *c, struct sequence *s, uint32_t keep)
 {
+    bool leased = !list_empty(&s->lease);
     while (s->n_blocks > keep) {
         kv_pool_unref(&c->pool, s->blocks[--s->n_blocks]);
         s->domain->blocks--;
+        c->leased_blocks -= leased;
     }
 }
 
 void schedule_release_blocks(struct schedule *c, struct sequence *s)
 {
-    list_remove(&s->lease);
+    schedule_end_lease(c, s);
     give_back(c, s, 0);
     if (s->spare != KV_NO_BLOCK) {
         kv_pool_unref(&c->pool, s->spare);
@@ -89,7 +96,7 @@ void schedule_cut(struct schedule *c, struct sequence *s, uint32_t n)
         forget_computed(c, s, n);
     give_back(c, s, kv_blocks_for(s->n_computed));
     if (!s->n_blocks)
-        list_remove(&s->lease);
+        schedule_end_lease(c, s);
 }
 
 void schedule_share(struct schedule *c, struct sequence *to, const struct sequence *from,
@@ -205,6 +212,8 @@ static uint32_t blocks_promised(const struct schedule *c)
 bool schedule_blocks_allow(struct schedule *c, uint32_t wanted)
 {
     uint64_t all = (uint64_t)wanted + blocks_promised(c) + c->watermark;
+    if ((uint64_t)c->pool.n_free + c->leased_blocks < all) /* no lease is dropped in vain */
+        return false;
     while (c->pool.n_free < all && schedule_drop_lease(c, NULL))
         ;
     return c->pool.n_free >= all;

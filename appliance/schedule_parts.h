@@ -29,7 +29,8 @@ bool schedule_cover_by_force(struct schedule *c, struct sequence *s, uint32_t in
 uint32_t schedule_cover_if_free(struct schedule *c, struct sequence *s, uint32_t inputs);
 /* Blocks for the known history and one token more, if there will be one. */
 uint32_t schedule_blocks_wanted(const struct sequence *s);
-/* True if `wanted` more blocks are there, beside what was promised; leases are dropped for it. */
+/* True if `wanted` more blocks are there, beside what was promised; leases are dropped for it,
+ * unless it were not enough. */
 bool schedule_blocks_allow(struct schedule *c, uint32_t wanted);
 /* True if the domain's quota has room for what `s` still wants. */
 bool schedule_quota_allows(const struct schedule *c, const struct sequence *s);
@@ -39,7 +40,7 @@ bool schedule_drop_lease(struct schedule *c, const struct domain *domain);
  * its quota. */
 void schedule_keep_quota(struct schedule *c, const struct domain *d);
 void schedule_keep_lease(struct schedule *c, struct sequence *s);
-void schedule_end_lease(struct sequence *s);
+void schedule_end_lease(struct schedule *c, struct sequence *s);
 /* What the prefix cache has of the rest of its history. */
 void schedule_adopt_cached(struct schedule *c, struct sequence *s);
 /* Blocks of the cache that it would share with others: it needs no free ones for them. */

@@ -236,7 +236,7 @@ static bool blocks_are_there(struct schedule *c, const struct sequence *s)
  * own is not taken for it. */
 static bool make_room(struct schedule *c, struct sequence *s)
 {
-    schedule_end_lease(s);
+    schedule_end_lease(c, s);
     for (;;) {
         bool allowed = !c->n_running || blocks_are_there(c, s);
         if (allowed && c->n_running < c->config->max_num_seqs)

@@ -7,7 +7,7 @@
 
 struct count {
     uint32_t *refs; /* (n_blocks) */
-    uint32_t queued, followers, running, sessions, pinned;
+    uint32_t queued, followers, running, sessions, pinned, leased;
     uint64_t queue_tokens;
 };
 
@@ -48,6 +48,7 @@ static void audit_sequence(const struct engine *e, const struct sequence *s, str
 {
     audit_history(s, e);
     audit_lease(s);
+    n->leased += list_empty(&s->lease) ? 0 : s->n_blocks;
     audit_state(s, n);
     for (uint32_t i = 0; i < s->n_blocks; i++)
         n->refs[s->blocks[i]]++;
@@ -129,6 +130,7 @@ void rig_audit(const struct rig *r)
     assert_int_equal(e->schedule.queue.n, n.queued);
     assert_int_equal(e->schedule.queue.tokens, n.queue_tokens);
     assert_int_equal(e->schedule.pinned_blocks, n.pinned);
+    assert_int_equal(e->schedule.leased_blocks, n.leased);
     assert_int_equal(e->sessions.n, n.sessions);
     free(n.refs);
 }

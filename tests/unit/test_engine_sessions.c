@@ -477,6 +477,33 @@ static void blocks_are_lent(void **state)
     rig_close(&r);
 }
 
+/* They are not taken for what does not fit with them either: it waits for what runs. */
+static void blocks_are_not_lent_in_vain(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.max_sessions = 4;
+    r.config.n_blocks = 40;
+    rig_open(&r);
+    run(&r, 0, rig_session_open(1, KEY, 100));
+    struct llm_sqe running = rig_generate(2, 300, 60), waits = rig_generate(3, 400, 2);
+    running.flags = LLM_SQE_IGNORE_EOS;
+    rig_send(&r, 1, &running);
+    for (int i = 0; i < 8; i++)
+        rig_step(&r);
+    rig_send(&r, 2, &waits); /* 26 blocks and one to spare of 40 - 19 - 7 */
+    for (int i = 0; i < 20; i++)
+        rig_step(&r);
+    rig_audit(&r);
+    assert_int_equal(rig_figure(&r.board->session_evictions), 0);
+    rig_run(&r);
+    rig_expect_whole(&r, 2, &waits);
+    assert_int_equal(rig_figure(&r.board->session_evictions), 0);
+    assert_int_equal(run(&r, 0, turn(4, LLM_SESSION_ALL, 0, 3)), 3);
+    rig_close(&r);
+}
+
 static void a_failed_step_takes_no_history(void **state)
 {
     (void)state;
@@ -593,6 +620,7 @@ int main(void)
         cmocka_unit_test(a_private_append_goes_on_in_private),
         cmocka_unit_test(a_session_belongs_to_its_user),
         cmocka_unit_test(blocks_are_lent),
+        cmocka_unit_test(blocks_are_not_lent_in_vain),
         cmocka_unit_test(a_failed_step_takes_no_history),
         cmocka_unit_test(an_append_that_is_all_cached),
         cmocka_unit_test(closing_ends_what_is_generated),
