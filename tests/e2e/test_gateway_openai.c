@@ -98,7 +98,7 @@ static void described_requests(void **state)
         "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_"
         "conformance 2>&1",
         engine.instance, scratch_dir(), scratch_dir(), folder, gateway.port,
-        test_exhaustive() ? "coverage,fuzzing" : "fuzzing", test_exhaustive() ? 300 : 20);
+        test_exhaustive() ? "coverage,fuzzing" : "fuzzing", test_exhaustive() ? 300 : 40);
     if (status || !strstr(out, "No issues found")) {
         fputs(out, stderr);
         fail_msg("schemathesis: status %d", status);

@@ -19,6 +19,7 @@ struct gateway {
     const char *tls_cert, *tls_key; /* PEM texts; NULL: plain HTTP */
     int64_t started;                /* seconds since 1970 */
     atomic_bool draining;
+    atomic_uint exchanges; /* requests whose answer is not over */
 };
 
 /* The instance that serves a model of that name, and a reference to the model; else a problem: 404,

@@ -219,6 +219,7 @@ static struct exchange *exchange_create(struct gateway *g, struct MHD_Connection
     if (!x)
         return NULL;
     x->gateway = g;
+    atomic_fetch_add(&g->exchanges, 1);
     x->connection = c;
     x->peer = info ? info->socket_context : NULL;
     snprintf(x->path, sizeof x->path, "%s", path);
@@ -260,6 +261,7 @@ void http_completed(void *context, struct MHD_Connection *connection, void **req
     if (x->key)
         key_leave(x->key, gateway_now_ns(), 0);
     connection_answered(x->peer);
+    atomic_fetch_sub(&x->gateway->exchanges, 1);
     call_unref(x->call);
     buffer_free(&x->body);
     buffer_free(&x->reply.body);

@@ -39,9 +39,9 @@ struct instance {
 
     pthread_mutex_t lock; /* of the mailbox and the model */
     struct call *mail, **mail_end;
+    bool closed; /* nobody reads it any more */
     struct model *model;
     atomic_bool connected, draining, stopping;
-    atomic_uint busy;
 
     /* the thread's */
     struct llm_client *client;
@@ -69,11 +69,6 @@ bool instance_connected(const struct instance *i)
     return atomic_load(&i->connected);
 }
 
-uint32_t instance_busy(const struct instance *i)
-{
-    return atomic_load(&i->busy);
-}
-
 void instance_drain(struct instance *i)
 {
     atomic_store(&i->draining, true);
@@ -94,15 +89,35 @@ void instance_notice(struct instance *i)
     (void)n; /* a full counter rings as well */
 }
 
+static void refuse_mail(struct call *c)
+{
+    struct problem problem = {0};
+    problem_set(&problem, 503, "shutting_down", NULL, "the gateway is stopping");
+    call_end(c, NULL, &problem);
+    call_unref(c);
+}
+
 void instance_submit(struct instance *i, struct call *c)
 {
-    atomic_fetch_add(&i->busy, 1);
     c->queued = NULL;
     pthread_mutex_lock(&i->lock);
-    *i->mail_end = c;
-    i->mail_end = &c->queued;
+    bool closed = i->closed;
+    if (!closed) {
+        *i->mail_end = c;
+        i->mail_end = &c->queued;
+    }
     pthread_mutex_unlock(&i->lock);
-    instance_notice(i);
+    if (closed)
+        refuse_mail(c);
+    else
+        instance_notice(i);
+}
+
+static void close_mailbox(struct instance *i)
+{
+    pthread_mutex_lock(&i->lock);
+    i->closed = true;
+    pthread_mutex_unlock(&i->lock);
 }
 
 static struct call *take_mail(struct instance *i)
@@ -167,7 +182,6 @@ static void unlink_call(struct instance *i, struct call *c)
     *(c->before ? &c->before->next : &i->calls) = c->next;
     if (c->next)
         c->next->before = c->before;
-    atomic_fetch_sub(&i->busy, 1);
     call_unref(c);
 }
 
@@ -568,6 +582,7 @@ static void *run(void *context)
     }
     struct problem problem = {0};
     problem_set(&problem, 503, "shutting_down", NULL, "the gateway is stopping");
+    close_mailbox(i);
     read_mail(i);
     fail_all(i, &problem);
     if (i->client)
@@ -591,7 +606,7 @@ static int prepare(struct instance *i)
     return 0;
 }
 
-static void destroy(struct instance *i)
+void instance_free(struct instance *i)
 {
     if (i->bell >= 0)
         close(i->bell);
@@ -622,7 +637,7 @@ int instance_start(struct instance **out, const char *name, uint32_t resume_time
     if (!rc)
         rc = -pthread_create(&i->thread, NULL, run, i);
     if (rc) {
-        destroy(i);
+        instance_free(i);
         return rc;
     }
     *out = i;
@@ -634,5 +649,4 @@ void instance_stop(struct instance *i)
     atomic_store(&i->stopping, true);
     instance_notice(i);
     pthread_join(i->thread, NULL);
-    destroy(i);
 }

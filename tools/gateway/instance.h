@@ -18,18 +18,14 @@
 
 enum { INSTANCE_PENDING_MAX = 256, INSTANCE_INFLIGHT = 1024 };
 
-struct instance_figures {
-    uint64_t submitted, cancelled, slow_readers, reconnects;
-};
-
 /* 0, or negative after a message on standard error. */
 int instance_start(struct instance **out, const char *name, uint32_t resume_timeout_ms);
-/* Cancels what runs, answers it, ends the thread. */
+/* Cancels what runs, answers it, ends the thread. Calls that are submitted later are refused. */
 void instance_stop(struct instance *i);
+/* When no connection is left. */
+void instance_free(struct instance *i);
 /* No new call is taken from now on. */
 void instance_drain(struct instance *i);
-/* Calls that have not ended. */
-uint32_t instance_busy(const struct instance *i);
 
 const char *instance_name(const struct instance *i);
 /* A reference to its model; NULL: it was never connected. */

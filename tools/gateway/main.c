@@ -74,14 +74,6 @@ static int start(struct gateway *g, const struct options *o)
     return 0;
 }
 
-static uint32_t busy(const struct gateway *g)
-{
-    uint32_t n = 0;
-    for (unsigned i = 0; i < g->n_instances; i++)
-        n += instance_busy(g->instances[i]);
-    return n;
-}
-
 /* Waits so long for one of the signals; true: it came. */
 static bool wait_signal(const sigset_t *signals, long ms)
 {
@@ -95,7 +87,14 @@ static void look(void)
         server_look(servers[i]);
 }
 
-/* A second signal ends the waiting. */
+/* Until every answer has been sent, or so long. A signal ends the waiting. */
+static void wait_for_answers(struct gateway *g, uint32_t seconds, const sigset_t *signals)
+{
+    uint64_t until = gateway_now_ns() + seconds * 1000000000ull;
+    while (atomic_load(&g->exchanges) && gateway_now_ns() < until && !wait_signal(signals, 10))
+        ;
+}
+
 static void drain(struct gateway *g, const struct options *o, const sigset_t *signals)
 {
     atomic_store(&g->draining, true);
@@ -103,18 +102,19 @@ static void drain(struct gateway *g, const struct options *o, const sigset_t *si
         server_quiesce(servers[i]);
     for (unsigned i = 0; i < g->n_instances; i++)
         instance_drain(g->instances[i]);
-    uint64_t until = gateway_now_ns() + o->drain_timeout_s * 1000000000ull;
-    while (busy(g) && gateway_now_ns() < until && !wait_signal(signals, 20))
-        ;
+    wait_for_answers(g, o->drain_timeout_s, signals);
 }
 
-static void stop(struct gateway *g)
+/* What still runs is told so before its connection ends. */
+static void stop(struct gateway *g, const sigset_t *signals)
 {
     for (unsigned i = 0; i < g->n_instances; i++)
         instance_stop(g->instances[i]);
-    g->n_instances = 0;
+    wait_for_answers(g, 1, signals);
     for (unsigned i = 0; i < n_servers; i++)
         server_stop(servers[i]);
+    for (unsigned i = 0; i < g->n_instances; i++)
+        instance_free(g->instances[i]);
 }
 
 static void run(struct gateway *g, const struct options *o, const sigset_t *signals)
@@ -141,7 +141,7 @@ int main(int argc, char **argv)
     rc = prepare(&g, &o) || start(&g, &o) ? 1 : 0;
     if (!rc)
         run(&g, &o, &signals);
-    stop(&g);
+    stop(&g, &signals);
     keys_free(g.keys);
     free((char *)g.tls_cert);
     if (g.tls_key)
