@@ -10,8 +10,8 @@
  * Failure test (8), the client's side: cursors start at 0 or just below 2^32.
  *
  * The handle is built here as llm_connect builds it, but for the handshake. Input: data[0] says
- * where the cursors start, and whether llm_resume was called; then commands of a byte each with their operands (tape.h); see enum
- * command.
+ * where the cursors start, whether llm_resume was called, and whether there is room for candidates;
+ * then commands of a byte each with their operands (tape.h); see enum command.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SQ = 8, CQ = 16, M = 6, ARENA = 400, VOCAB = 97, MAX_LEN = 90, IDS = 64 };
+enum { SQ = 8, CQ = 16, M = 6, ARENA = 400, VOCAB = 97, MAX_LEN = 90, IDS = 64, TOP = 3 };
 
 enum command {
     C_SUBMIT,  /* u8 id, u8 tokens, u8 choices: what is refused is refused */
@@ -50,6 +50,8 @@ struct world {
     struct llm_client c;
     struct llm_up *up;
     struct llm_down *down;
+    uint64_t down_bytes;
+    uint32_t top;
     struct llm_pulse *pulse;
     uint32_t put; /* the engine's cursor: completions written */
     int32_t *reserved;
@@ -74,11 +76,15 @@ static void open_world(struct world *w)
     uint8_t how = tape_u8(&w->tape);
     uint32_t start = how & 1 ? 0xFFFFFFFAu : 0;
     w->up = exact_pages(llm_up_bytes(SQ, ARENA));
-    w->down = exact_pages(llm_down_bytes(CQ));
+    w->top = how & 4 ? TOP : 0;
+    w->down_bytes = llm_down_bytes(CQ) + llm_top_bytes(CQ, w->top);
+    w->down = exact_pages(w->down_bytes);
     w->pulse = exact_pages(sizeof *w->pulse);
     struct ring_engine honest;
     ring_engine_init(&honest, w->up, w->down, SQ, CQ, ARENA, M, 0, 1, 99);
+    ring_engine_top(&honest, w->top);
     DEMAND(!ring_client_init(&c->ring, w->up, w->down, w->pulse, SQ, CQ, ARENA, M));
+    DEMAND(!ring_client_top(&c->ring, w->top));
     DEMAND(!inflight_create(&c->inflight, M));
     c->ring.sq_tail = c->ring.cq_head = c->ring.cq_released = c->ring.arena_freed_seq = start;
     order_set(&w->down->sq_head, start);
@@ -129,6 +135,17 @@ static void take_final(struct world *w, const struct llm_event *e)
         q->sent = false;
 }
 
+/* Ids of the vocabulary, of the first token of an event alone. */
+static void take_candidates(const struct world *w, const struct llm_event *e)
+{
+    struct llm_candidate top[TOP + 1];
+    uint32_t n = llm_event_top(&w->c, 0, top, TOP + 1);
+    DEMAND(n <= w->top && (!n || e->n_tokens == 1));
+    DEMAND(!llm_event_top(&w->c, 1, top + n, TOP + 1 - n));
+    for (uint32_t i = 0; i < n; i++)
+        DEMAND(top[i].token >= 0 && top[i].token < VOCAB);
+}
+
 static void take_event(struct world *w, const struct llm_event *e)
 {
     DEMAND(e->id > 0 && e->id < IDS && w->request[e->id].sent);
@@ -137,6 +154,7 @@ static void take_event(struct world *w, const struct llm_event *e)
     DEMAND((e->type == LLM_EVENT_TOKENS) == (e->n_tokens > 0));
     DEMAND((e->type == LLM_EVENT_ERROR) == (e->status < 0));
     DEMAND(e->type >= LLM_EVENT_TOKENS && e->type <= LLM_EVENT_ERROR);
+    take_candidates(w, e);
     if (e->type == LLM_EVENT_TOKENS)
         DEMAND(!(w->request[e->id].finals >> e->choice & 1));
     else
@@ -208,7 +226,7 @@ static void put_completion(struct world *w)
     c.count = c.type == LLM_CQE_TOKENS ? counts[kind >> 2 & 7] : 0;
     c.status = c.type == LLM_CQE_ERROR ? -(kind >> 2 & 7) : 0;
     c.choice = choices[kind >> 5];
-    c.flags = position & 1;
+    c.flags = position & (LLM_CQE_HAS_LOGPROBS | LLM_CQE_HAS_TOP);
     c.position = position;
     w->down->entries[w->put++ & (CQ - 1)] = c;
 }
@@ -231,14 +249,14 @@ static void write_cursor(struct world *w)
 
 static void write_word(struct world *w)
 {
-    uint32_t at = tape_u16(&w->tape) % (uint32_t)(llm_down_bytes(CQ) / 4);
+    uint32_t at = tape_u16(&w->tape) % (uint32_t)(w->down_bytes / 4);
     uint32_t value = tape_u32(&w->tape);
     memcpy((uint8_t *)w->down + (size_t)at * 4, &value, 4);
 }
 
 static void write_byte(struct world *w)
 {
-    uint32_t at = tape_u16(&w->tape) % (uint32_t)llm_down_bytes(CQ);
+    uint32_t at = tape_u16(&w->tape) % (uint32_t)w->down_bytes;
     ((uint8_t *)w->down)[at] = tape_u8(&w->tape);
 }
 

@@ -260,7 +260,7 @@ def pack(v):
     if isinstance(v, float):
         return b"\xcb" + struct.pack(">d", v)
     if isinstance(v, bytes):
-        return b"\xc4" + bytes([len(v)]) + v
+        return (b"\xc4" + bytes([len(v)]) if len(v) < 256 else b"\xc5" + struct.pack(">H", len(v))) + v
     if isinstance(v, str):
         return b"\xd9" + bytes([len(v.encode())]) + v.encode()
     if isinstance(v, list):
@@ -348,7 +348,28 @@ def option_seeds():
     put("labels_is_a_map", {"labels": {"a": [one]}})
     put("labels_is_an_ext", short + b"\xc8\0\5\1hello")
     put("labels_twice", b"\x82" + (b"\xa6labels\x91\xc4\x04" + one) * 2)
-    put("key_unknown", {"labels": [one], "stop": ["a", {"b": [1.5, None, True]}]})
+    put("key_unknown", {"labels": [one], "stoq": ["a", {"b": [1.5, None, True]}]})
+    bias = struct.pack("<ifif", 7, -100.0, 1 << 20, 0.5)
+    put("all_of_a_generate", {"stop": ["\n\n", b"\0\xff"], "logit_bias": bias, "top_logprobs": 20})
+    put("stops_16", {"stop": [b"x" * 256] * 16})
+    put("stops_17", {"stop": ["x"] * 17})
+    put("stop_empty", {"stop": ["x", ""]})
+    put("stop_long", {"stop": [b"x" * 257]})
+    put("stop_is_text", {"stop": "x"})
+    put("stop_of_lists", {"stop": [["x"]]})
+    put("stop_twice", b"\x82" + b"\xa4stop\x91\xa1x" * 2)
+    put("bias_none", {"logit_bias": b""})
+    put("bias_half", {"logit_bias": bias[:12]})
+    put("bias_nan", {"logit_bias": struct.pack("<if", 7, float("nan"))})
+    put("bias_large", {"logit_bias": struct.pack("<if", 7, 100.5)})
+    put("bias_1024", {"logit_bias": bias * 512})
+    put("bias_1025", {"logit_bias": bias * 513})
+    put("top_21", {"top_logprobs": 21})
+    put("top_negative", {"top_logprobs": -1})
+    put("top_wide", b"\x81\xactop_logprobs\xcf\0\0\0\0\0\0\0\x05")
+    put("top_2_32", b"\x81\xactop_logprobs\xcf\0\0\0\1\0\0\0\x05")
+    put("top_signed", b"\x81\xactop_logprobs\xd1\0\x05")
+    put("top_is_a_float", {"top_logprobs": 5.0})
     put("key_is_a_number", b"\x81\x01\x02")
     put("key_is_a_bin", b"\x81\xc4\6labels\x91\xc4\x04" + one)
     put("list", [one])
