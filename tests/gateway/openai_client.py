@@ -229,6 +229,21 @@ class Sampling(Gateway):
         self.assertEqual([len(t) for t in lp.top_logprobs], [2] * len(lp.tokens))
         self.assertEqual([answer.choices[0].text[o:].startswith(t) for o, t in zip(lp.text_offset, lp.tokens)], [True] * len(lp.tokens))
 
+    def test_scores(self):
+        for n, max_tokens in ((1, 0), (2, 4)):
+            answer = self.complete(echo=True, logprobs=1, max_tokens=max_tokens, n=n)
+            streamed = list(self.complete(echo=True, logprobs=1, max_tokens=max_tokens, stream=True))
+            for choice in answer.choices:
+                lp = choice.logprobs
+                self.assertEqual("".join(lp.tokens), choice.text)
+                self.assertEqual(len(lp.tokens), answer.usage.prompt_tokens + answer.usage.completion_tokens // n)
+                self.assertIsNone(lp.token_logprobs[0])
+                self.assertTrue(all(v <= 0 for v in lp.token_logprobs[1:]))
+                self.assertTrue(choice.text.startswith("The capital of France is"))
+                self.assertEqual(choice.finish_reason, "length")
+                values = [v for c in streamed for v in c.choices[0].logprobs.token_logprobs]
+                self.assertEqual(values, lp.token_logprobs)
+
     def test_logprobs_in_a_stream(self):
         whole = self.chat(logprobs=True).choices[0].logprobs.content
         streamed = [t for c in self.chat(logprobs=True, stream=True) for t in (c.choices[0].logprobs.content if c.choices[0].logprobs else [])]

@@ -5,6 +5,7 @@
  */
 #include "answer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,18 @@ static enum tool_format format_of(const struct call *c)
 
 static void take_text(struct call *c, uint32_t index, const char *text, size_t bytes);
 
+static bool wants_scores(const struct call *c)
+{
+    return c->params.echo && c->params.logprobs;
+}
+
+static void plan_units(struct call *c)
+{
+    c->next_unit = wants_scores(c) ? 0 : c->n_prompts;
+    c->end_unit = c->params.max_tokens ? 2 * c->n_prompts : c->n_prompts;
+    c->scores_owed = wants_scores(c) ? c->n_prompts : 0;
+}
+
 static int begin_choice(struct call *c, uint32_t index, struct problem *problem)
 {
     struct choice *k = &c->choices[index];
@@ -39,8 +52,10 @@ static int begin_choice(struct call *c, uint32_t index, struct problem *problem)
         return problem_of_engine(problem, rc, 0, NULL);
     if (c->params.echo)
         buffer_add(&k->text, prompt->text, prompt->bytes);
-    for (size_t i = 0; c->params.echo && i < prompt->bytes; i++)
-        k->characters += ((unsigned char)prompt->text[i] & 0xC0) != 0x80;
+    if (wants_scores(c)) { /* nothing is known of what stands before the first token */
+        struct token first = {.id = prompt->tokens[0], .logprob = NAN};
+        object_add_logprob(c, k, &first);
+    }
     if (c->forced)
         take_text(c, index, c->forced, strlen(c->forced));
     return 0;
@@ -50,7 +65,8 @@ int answer_begin(struct call *c, struct problem *problem)
 {
     uint32_t n = call_choices(c);
     c->choices = calloc(n, sizeof *c->choices);
-    c->part_ids = calloc(c->n_prompts, sizeof *c->part_ids);
+    c->part_ids = calloc(2 * c->n_prompts, sizeof *c->part_ids);
+    plan_units(c);
     if (!c->choices || !c->part_ids)
         return problem_memory(problem);
     c->owed = n;
@@ -290,6 +306,27 @@ bool answer_event(struct call *c, const struct llm_client *client, uint32_t inde
             object_chunk(c, k, index, out);
     }
     return k->finish;
+}
+
+void answer_score(struct call *c, uint32_t prompt, const struct llm_event *e)
+{
+    for (uint32_t i = 0; i < e->n_tokens; i++) {
+        struct token t = {.id = e->tokens[i], .logprob = e->logprobs[i]};
+        if (c->params.top_logprobs) /* of a prompt's token no others are known */
+            t.n_top = 1, t.top[0] = (struct llm_candidate){t.id, t.logprob};
+        for (uint32_t k = 0; k < c->params.n; k++)
+            object_add_logprob(c, &c->choices[prompt * c->params.n + k], &t);
+    }
+}
+
+void answer_scored(struct call *c, struct buffer *out)
+{
+    for (uint32_t i = 0; i < call_choices(c); i++) {
+        c->choices[i].finish = "length";
+        if (c->params.stream)
+            object_chunk(c, &c->choices[i], i, out);
+    }
+    c->owed = 0;
 }
 
 void answer_finish(struct call *c, struct buffer *out)

@@ -51,6 +51,10 @@ void answer_free(struct call *c);
  * into `out`. True: the choice is over with it; its later events say nothing. */
 bool answer_event(struct call *c, const struct llm_client *client, uint32_t choice,
                   const struct llm_event *e, struct buffer *out);
+/* Takes an event of what scores a prompt; it goes before all of answer_event. */
+void answer_score(struct call *c, uint32_t prompt, const struct llm_event *e);
+/* All prompts are scored, and nothing is to be generated: ends the choices. */
+void answer_scored(struct call *c, struct buffer *out);
 /* Behind the last final: the object, or the end of the stream. */
 void answer_finish(struct call *c, struct buffer *out);
 /* The end of a stream that cannot go on. */

@@ -76,10 +76,13 @@ struct call {
     uint64_t serial;        /* among the instance's calls */
     struct choice *choices; /* (n_prompts * params.n) */
     uint32_t owed;          /* choices that are not over */
-    uint32_t next_prompt;   /* first one that is not submitted yet */
-    uint64_t *part_ids;     /* (n_prompts) of llm_submit; 0: over */
-    bool told;              /* the connection has its end; what still runs is cancelled */
-    bool opened;            /* call_open was called */
+    /* Units are what is submitted: 0 .. n_prompts - 1 scores the prompts, where their
+     * log-probabilities are wanted; the other n_prompts generate behind them. */
+    uint32_t next_unit, end_unit; /* those that are not submitted yet */
+    uint32_t scores_owed;         /* none of the others begins before they are there */
+    uint64_t *part_ids;           /* (2 * n_prompts) of llm_submit, by unit; 0: over */
+    bool told;                    /* the connection has its end; what still runs is cancelled */
+    bool opened;                  /* call_open was called */
     uint32_t cached_tokens;
     uint64_t numerics_id;
     struct call *next, *before; /* in the instance's list */

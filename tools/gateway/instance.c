@@ -27,7 +27,7 @@ enum { WATCH_MS = 250 };
 /* A submission in flight. */
 struct part {
     struct call *call; /* NULL: free */
-    uint32_t prompt, serial;
+    uint32_t unit, serial;
     uint32_t owed; /* finals to come */
 };
 
@@ -162,7 +162,7 @@ static void forget_socket(void *context, int socket)
 
 static bool is_pending(const struct call *c)
 {
-    return !c->told && c->next_prompt < c->n_prompts;
+    return !c->told && c->next_unit < c->end_unit;
 }
 
 static void link_call(struct instance *i, struct call *c)
@@ -187,7 +187,7 @@ static void unlink_call(struct instance *i, struct call *c)
 
 static bool has_parts(const struct call *c)
 {
-    for (uint32_t k = 0; c->part_ids && k < c->n_prompts; k++)
+    for (uint32_t k = 0; c->part_ids && k < 2 * c->n_prompts; k++)
         if (c->part_ids[k])
             return true;
     return false;
@@ -221,7 +221,7 @@ static void tell_end(struct instance *i, struct call *c, struct buffer *more,
     pay(c);
     call_with_socket(c, forget_socket, i);
     call_end(c, more, problem);
-    for (uint32_t k = 0; c->part_ids && i->client && k < c->n_prompts; k++)
+    for (uint32_t k = 0; c->part_ids && i->client && k < 2 * c->n_prompts; k++)
         if (c->part_ids[k] && llm_cancel(i->client, c->part_ids[k]) == -EAGAIN)
             i->owes_cancels = true;
     maybe_leave(i, c);
@@ -262,7 +262,7 @@ static void cancel_again(struct instance *i)
 {
     i->owes_cancels = false;
     for (struct call *c = i->calls; c; c = c->next)
-        for (uint32_t k = 0; c->told && c->part_ids && k < c->n_prompts; k++)
+        for (uint32_t k = 0; c->told && c->part_ids && k < 2 * c->n_prompts; k++)
             if (c->part_ids[k] && llm_cancel(i->client, c->part_ids[k]) == -EAGAIN)
                 i->owes_cancels = true;
 }
@@ -311,34 +311,34 @@ static struct part *part_of(struct instance *i, uint64_t id)
     return p && p->call && part_id(i, p) == id ? p : NULL;
 }
 
-static int submit_prompt(struct instance *i, struct call *c)
+static int submit_unit(struct instance *i, struct call *c)
 {
     struct llm_request r;
     struct part *p = free_part(i);
     if (!p)
         return -EAGAIN;
-    request_fill(c, c->next_prompt, &r, &i->lists);
+    request_fill(c, c->next_unit, &r, &i->lists);
     p->serial = ++i->part_serial;
     p->call = c;
-    p->prompt = c->next_prompt;
-    p->owed = c->params.n;
+    p->unit = c->next_unit;
+    p->owed = p->unit < c->n_prompts ? 1 : c->params.n;
     r.user_data = part_id(i, p);
     int rc = llm_submit(i->client, &r, NULL);
     if (rc < 0)
         p->call = NULL;
     else
-        c->part_ids[c->next_prompt++] = r.user_data;
+        c->part_ids[c->next_unit++] = r.user_data;
     return rc;
 }
 
-/* As many of its prompts as there is room for. */
+/* As many of its units as there is room for. */
 static void submit_call(struct instance *i, struct call *c)
 {
     int rc = 0;
-    while (!rc && c->next_prompt < c->n_prompts)
-        rc = submit_prompt(i, c);
+    while (!rc && is_pending(c) && (c->next_unit < c->n_prompts || !c->scores_owed))
+        rc = submit_unit(i, c);
     if (!rc) {
-        i->pending--;
+        i->pending -= !is_pending(c);
     } else if (rc != -EAGAIN) {
         struct problem problem = {0};
         problem_of_engine(&problem, rc, 0, llm_errmsg(i->client));
@@ -411,6 +411,14 @@ static bool problem_of_final(const struct call *c, uint32_t index, const struct 
     return false;
 }
 
+static void open_stream(struct call *c)
+{
+    if (!c->params.stream || c->opened)
+        return;
+    c->opened = true;
+    call_open(c);
+}
+
 static void answer(struct instance *i, struct call *c, uint32_t index, const struct llm_event *e)
 {
     struct problem problem = {0};
@@ -420,10 +428,7 @@ static void answer(struct instance *i, struct call *c, uint32_t index, const str
         return;
     }
     buffer_clear(&i->scratch);
-    if (c->params.stream && !c->opened) {
-        c->opened = true;
-        call_open(c);
-    }
+    open_stream(c);
     c->owed -= answer_event(c, i->client, index, e, &i->scratch);
     if (!c->owed) {
         answer_finish(c, &i->scratch);
@@ -433,21 +438,40 @@ static void answer(struct instance *i, struct call *c, uint32_t index, const str
     }
 }
 
+static void score(struct instance *i, struct call *c, uint32_t prompt, const struct llm_event *e)
+{
+    struct problem problem = {0};
+    if (e->type == LLM_EVENT_TOKENS) {
+        answer_score(c, prompt, e);
+    } else if (problem_of_final(c, prompt * c->params.n, e, &problem)) {
+        fail_call(i, c, &problem);
+    } else if (!--c->scores_owed && c->end_unit == c->n_prompts) {
+        buffer_clear(&i->scratch);
+        open_stream(c);
+        answer_scored(c, &i->scratch);
+        answer_finish(c, &i->scratch);
+        tell_end(i, c, &i->scratch, NULL);
+    }
+}
+
 static void on_event(struct instance *i, const struct llm_event *e)
 {
     struct part *p = part_of(i, e->id);
     if (!p)
         return;
     struct call *c = p->call;
+    uint32_t unit = p->unit;
     bool over = e->type != LLM_EVENT_TOKENS && !--p->owed;
     if (over) {
-        c->part_ids[p->prompt] = 0;
+        c->part_ids[p->unit] = 0;
         p->call = NULL;
     }
     if (c->told)
         maybe_leave(i, c);
+    else if (unit < c->n_prompts)
+        score(i, c, unit, e);
     else if (e->choice < c->params.n)
-        answer(i, c, p->prompt * c->params.n + e->choice, e);
+        answer(i, c, (unit - c->n_prompts) * c->params.n + e->choice, e);
 }
 
 /* Until there is none. 0, or why the handle has ended. */
@@ -522,7 +546,7 @@ static void disconnect_engine(struct instance *i, int code)
     i->client = NULL;
     for (uint32_t k = 0; k < i->n_parts; k++)
         if (i->parts[k].call) {
-            i->parts[k].call->part_ids[i->parts[k].prompt] = 0;
+            i->parts[k].call->part_ids[i->parts[k].unit] = 0;
             i->parts[k].call = NULL;
         }
     fail_all(i, &problem);

@@ -2,6 +2,7 @@
  * object", "... chunk object", "The completion object". */
 #include "objects.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool is_chat(const struct call *c)
@@ -86,6 +87,8 @@ static size_t characters_of(const struct call *c, int32_t token)
     const char *text = "";
     size_t n = 0;
     long bytes = llm_token_bytes(c->model->tokenizer, token, &text);
+    if (llm_token_is_control(c->model->tokenizer, token))
+        return 0; /* not in the text */
     for (long i = 0; i < bytes; i++)
         n += ((unsigned char)text[i] & 0xC0) != 0x80;
     return n;
@@ -95,8 +98,13 @@ static void add_completion_logprob(const struct call *c, struct choice *k, const
 {
     struct logprobs *l = &k->logprobs;
     put_token_text(c, &l->tokens, t->id);
-    json_put_float(&l->values, t->logprob);
-    put_candidates(c, &l->tops, t->top, t->n_top);
+    if (isnan(t->logprob)) { /* the first one of a text */
+        buffer_text(&l->values, "null");
+        buffer_text(&l->tops, "null");
+    } else {
+        json_put_float(&l->values, t->logprob);
+        put_candidates(c, &l->tops, t->top, t->n_top);
+    }
     buffer_format(&l->offsets, "%zu", k->characters);
     k->characters += characters_of(c, t->id);
 }

@@ -456,8 +456,9 @@ static int check_together(const struct params *p, const json_t *body, struct pro
     if (!p->stream && !json_is_null(json_object_get(body, "stream_options")) &&
         json_object_get(body, "stream_options"))
         return problem_value(problem, "stream_options", "'stream_options' needs 'stream': true");
-    if (!p->max_tokens && !p->echo)
-        return problem_value(problem, "max_tokens", "'max_tokens' 0 needs 'echo': true");
+    if (!p->max_tokens && !(p->echo && p->logprobs))
+        return problem_value(problem, "max_tokens",
+                             "'max_tokens' 0 needs 'echo': true and 'logprobs': it is for scores");
     if (p->continue_final_message && p->add_generation_prompt)
         return problem_value(problem, "continue_final_message",
                              "'continue_final_message' needs 'add_generation_prompt': false");

@@ -54,8 +54,20 @@ static int check_length(struct call *c, struct problem *problem)
                        longest, room, c->params.max_tokens, room - longest);
 }
 
+/* A score is one of tokens behind a first one. */
+static int check_scores(const struct call *c, struct problem *problem)
+{
+    for (uint32_t i = 0; c->params.echo && c->params.logprobs && i < c->n_prompts; i++)
+        if (c->prompts[i].n < 2)
+            return problem_value(problem, "echo",
+                                 "'echo' with 'logprobs' needs prompts of at least 2 tokens");
+    return 0;
+}
+
 int request_judge(struct call *c, struct problem *problem)
 {
+    if (check_scores(c, problem))
+        return -1;
     if (check_candidates(c, problem) || check_bias_ids(c, problem))
         return -1;
     return check_length(c, problem);
@@ -73,13 +85,17 @@ static void fill_lists(const struct params *p, struct llm_request *r, struct req
     r->n_biases = p->n_biases;
 }
 
-void request_fill(const struct call *c, uint32_t prompt, struct llm_request *r,
-                  struct request_lists *lists)
+static void fill_promises(const struct promises *p, struct llm_request *r)
 {
-    const struct params *p = &c->params;
-    *r = (struct llm_request)LLM_REQUEST_INIT;
-    r->tokens = c->prompts[prompt].tokens;
-    r->n_tokens = c->prompts[prompt].n;
+    r->priority = p->priority;
+    r->deadline_us = p->deadline_us;
+    r->timeout_ms = p->timeout_ms;
+    r->queue_timeout_ms = p->queue_timeout_ms;
+    r->max_itl_us = p->max_itl_us;
+}
+
+static void fill_generate(const struct params *p, struct llm_request *r)
+{
     r->max_tokens = p->max_tokens;
     r->choices = p->n;
     r->flags = (p->logprobs ? LLM_SQE_LOGPROBS : 0) | (p->ignore_eos ? LLM_SQE_IGNORE_EOS : 0);
@@ -92,10 +108,20 @@ void request_fill(const struct call *c, uint32_t prompt, struct llm_request *r,
     r->presence = (float)p->presence;
     r->frequency = (float)p->frequency;
     r->top_logprobs = p->top_logprobs;
-    r->priority = c->promises.priority;
-    r->deadline_us = c->promises.deadline_us;
-    r->timeout_ms = c->promises.timeout_ms;
-    r->queue_timeout_ms = c->promises.queue_timeout_ms;
-    r->max_itl_us = c->promises.max_itl_us;
-    fill_lists(p, r, lists);
+}
+
+void request_fill(const struct call *c, uint32_t unit, struct llm_request *r,
+                  struct request_lists *lists)
+{
+    const struct prompt *prompt = &c->prompts[unit % c->n_prompts];
+    *r = (struct llm_request)LLM_REQUEST_INIT;
+    r->tokens = prompt->tokens;
+    r->n_tokens = prompt->n;
+    fill_promises(&c->promises, r);
+    if (unit < c->n_prompts) {
+        r->op = LLM_OP_SCORE;
+        return;
+    }
+    fill_generate(&c->params, r);
+    fill_lists(&c->params, r, lists);
 }

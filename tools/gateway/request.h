@@ -13,8 +13,8 @@ struct request_lists {
     struct llm_stop stops[PARAMS_STOPS_MAX];
     struct llm_bias biases[PARAMS_BIASES_MAX];
 };
-/* The request for prompt i; it points into the call and into *lists. */
-void request_fill(const struct call *c, uint32_t prompt, struct llm_request *r,
+/* The request of a unit of the call; it points into the call and into *lists. */
+void request_fill(const struct call *c, uint32_t unit, struct llm_request *r,
                   struct request_lists *lists);
 
 #endif
