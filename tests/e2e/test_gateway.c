@@ -312,6 +312,53 @@ static void a_unix_socket(void **state)
     assert_int_equal(access(a.sun_path, F_OK), -1);
 }
 
+/* A client that checks the certificate gets a stream; one that speaks plain HTTP gets nothing. */
+static void tls(void **state)
+{
+    (void)state;
+    struct gateway_process g;
+    char cert[300], key[300];
+    int status;
+    snprintf(cert, sizeof cert, "%s/cert.pem", scratch_dir());
+    snprintf(key, sizeof key, "%s/key.pem", scratch_dir());
+    free(run_command(&status,
+                     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+                     "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -out '%s' -keyout "
+                     "'%s' 2>&1",
+                     cert, key));
+    if (status)
+        skip();
+    gateway_start(&g, engine.instance,
+                  (const char *const[]){"--tls-cert", cert, "--tls-key", key, NULL});
+    char *out = run_command(
+        &status,
+        "python3 -B -c 'import json, ssl, sys, time, urllib.request as u\n"
+        "context = ssl.create_default_context(cafile=sys.argv[1])\n"
+        "body = json.dumps({\"model\": sys.argv[3], \"prompt\": [1, 5, 9], \"max_tokens\": 20, "
+        "\"stream\": True}).encode()\n"
+        "ask = u.Request(sys.argv[2] + \"/v1/completions\", body, {\"Content-Type\": "
+        "\"application/json\"})\n"
+        "for _ in range(100):\n"
+        "    try:\n"
+        "        print(u.urlopen(ask, context=context).read().decode())\n"
+        "        break\n"
+        "    except u.HTTPError as e:\n" /* the engine is not connected yet */
+        "        assert e.code == 503, e.code\n"
+        "        time.sleep(0.05)\n"
+        "' '%s' https://127.0.0.1:%d %s 2>&1",
+        cert, g.port, engine.instance);
+    if (status || !strstr(out, "data: [DONE]"))
+        fail_msg("status %d: %s", status, out);
+    free(out);
+    int fd = http_connect(&g);
+    static const char plain[] = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    http_write(fd, plain, sizeof plain - 1);
+    struct http_answer a = http_read(fd);
+    assert_int_equal(a.status, 0);
+    free(a.body);
+    assert_int_equal(gateway_stop(&g), 0);
+}
+
 static void wrong_command_lines(void **state)
 {
     (void)state;
@@ -352,6 +399,7 @@ int main(void)
         cmocka_unit_test(keys),
         cmocka_unit_test(a_wrong_key_file_is_refused),
         cmocka_unit_test(a_unix_socket),
+        cmocka_unit_test(tls),
         cmocka_unit_test(wrong_command_lines),
     };
     return cmocka_run_group_tests(tests, start, finish);
