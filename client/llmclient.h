@@ -197,7 +197,8 @@ struct llm_request {
     float repetition;              /* > 0; 1 (or 0): off */
     float presence, frequency;     /* [-2, 2]; 0: off */
     uint32_t top_logprobs;         /* candidates with each token, at most llm_max_top_logprobs: see
-                                * llm_event_top. Includes LLM_SQE_LOGPROBS */
+                                * llm_event_top. Includes LLM_SQE_LOGPROBS. Who leaves more than
+                                * 1,024 such tokens of a request unread gets LLM_EUNREAD */
     const struct llm_stop *stops;  /* (n_stops) */
     const struct llm_bias *biases; /* (n_biases) each token once */
     uint32_t n_stops;              /* up to LLM_STOPS_MAX */
