@@ -1,6 +1,7 @@
 /* The step path is quiet: from submission to delivery no allocation and no system call. A child
  * process runs a load under a seccomp filter that kills it at the first system call, with an
  * allocator that counts. */
+#include "../../appliance/token_text.h"
 #include "../support/engine_load.h"
 
 #include <linux/filter.h>
@@ -67,6 +68,38 @@ static void forbid_system_calls(void)
         _exit(3);
 }
 
+/* Every token is a letter. */
+static void make_text(struct rig *r)
+{
+    static char bytes[97];
+    static uint32_t end[97];
+    static struct token_text text = {97, bytes, end};
+    for (uint32_t i = 0; i < 97; i++) {
+        bytes[i] = (char)('a' + i % 3);
+        end[i] = i + 1;
+    }
+    r->config.text = &text;
+}
+
+/* Stop strings, a bias, candidates, penalties. */
+static void send_with_options(struct rig *r, uint32_t i, struct llm_sqe *q)
+{
+    static const char map[] = "\x83\xa4stop\x92\xa4"
+                              "abca"
+                              "\xa5"
+                              "bbbbb"
+                              "\xaalogit_bias\xc4\x08\x07\0\0\0\0\0\0\0\xactop_logprobs\x03";
+    memcpy(r->options, map, sizeof map);
+    q->options_len = sizeof map - 1;
+    q->repetition = 1.5f;
+    rig_send(r, i % 4, q);
+    for (uint32_t k = 0; k < engine_finals(q); k++) {
+        struct rig_stream *s = rig_stream(r, i % 4, i, k);
+        s->n_top = 3;
+        s->logprobs = true;
+    }
+}
+
 /* Prompts, choices, scores, preemption, cancels, refusals, held tokens, a client that leaves. */
 static void load(struct rig *r)
 {
@@ -78,7 +111,9 @@ static void load(struct rig *r)
         }
         if (i % 11 == 10)
             q.adapter = 1;
-        if (engine_can_take(r->engine, &q))
+        if (i % 5 && i % 3 == 0 && engine_can_take(r->engine, &q))
+            send_with_options(r, i, &q);
+        else if (engine_can_take(r->engine, &q))
             rig_send(r, i % 4, &q);
         if (i % 6 == 5) {
             q = rig_cancel(100 + i, i);
@@ -98,13 +133,19 @@ static int child(void)
     struct rig r;
     rig_init(&r);
     r.config.n_blocks = 20;
+    for (uint32_t i = 0; i < 4; i++)
+        r.top[i] = LLM_TOP_MAX;
+    make_text(&r);
     rig_open(&r);
     uint64_t before = allocations;
     forbid_system_calls();
     load(&r);
     bool met_all = rig_figure(&r.board->preemptions) && r.gpu.copies &&
                    rig_figure(&r.board->cancelled) && rig_figure(&r.board->refused);
-    return allocations != before ? 1 : met_all ? 0 : 2;
+    bool stopped = false;
+    for (uint32_t i = 0; i < r.n_streams; i++)
+        stopped |= r.streams[i].result.stop != 0;
+    return allocations != before ? 1 : met_all && stopped ? 0 : 2;
 }
 
 /* All operations, random: sessions, labels, resumed generations, timeouts, the cache. */
