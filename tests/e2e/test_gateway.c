@@ -387,6 +387,21 @@ static void wrong_command_lines(void **state)
     }
 }
 
+/* The manual page has the options of --help, and no others. */
+static void the_manual_has_all_options(void **state)
+{
+    (void)state;
+    int status;
+    char *help = run_command(&status, "'%s' --help | sed -n 's/^  \\(--[a-z-]*\\).*/\\1/p' | sort",
+                             built("llm-gateway"));
+    char *page = run_command(&status, "sed -n 's/^\\.It Fl -\\([a-z-]*\\).*/--\\1/p' "
+                                      "etc/man/llm-gateway.8 | sort");
+    assert_true(strlen(help) > 100);
+    assert_string_equal(page, help);
+    free(help);
+    free(page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -401,6 +416,7 @@ int main(void)
         cmocka_unit_test(a_unix_socket),
         cmocka_unit_test(tls),
         cmocka_unit_test(wrong_command_lines),
+        cmocka_unit_test(the_manual_has_all_options),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -22,6 +22,9 @@ static void files_and_modes(void **state)
         mode_t mode;
     } files[] = {{"usr/bin/llmd", 0755},
                  {"usr/bin/llmctl", 0755},
+                 {"usr/bin/llm-gateway", 0755},
+                 {"usr/share/man/man8/llm-gateway.8", 0644},
+                 {"usr/share/bash-completion/completions/llm-gateway", 0644},
                  {"usr/lib/libllmclient.so.1.1", 0755},
                  {"usr/lib/libllmclient.a", 0644},
                  {"usr/lib/pkgconfig/llmclient.pc", 0644},

@@ -22,7 +22,7 @@ enum { TAG_MAILBOX = 1, TAG_ENGINE = 2, FIRST_SERIAL = 16 };
 enum { EPOLL_BATCH = 64, PAUSE_MIN_MS = 20, PAUSE_MAX_MS = 250 };
 
 /* So often the thread looks whether the engine lives, when nothing else wakes it. */
-enum { WATCH_MS = 250 };
+enum { WATCH_MS = 250, RETRY_MS = 2 };
 
 /* A submission in flight. */
 struct part {
@@ -583,7 +583,8 @@ static void serve(struct instance *i)
     }
     update_model(i);
     atomic_store(&i->connected, board_watch_lives(&i->board));
-    wait_for_news(i, llm_arm(i->client) ? 0 : WATCH_MS);
+    bool retries = i->pending || i->owes_cancels; /* room in the ring comes without an event */
+    wait_for_news(i, llm_arm(i->client) ? 0 : retries ? RETRY_MS : WATCH_MS);
 }
 
 static void serve_nobody(struct instance *i)
