@@ -56,24 +56,30 @@ static void begin(struct stream *s, int k)
     assert_true(http_write(s->fd, head, strlen(head)));
 }
 
-/* Token texts of the stream's events with their log-probabilities. */
+static void add_tokens(char *text, const json_t *logprobs)
+{
+    size_t i;
+    json_t *token;
+    json_array_foreach(json_object_get(logprobs, "tokens"), i, token)
+    {
+        char *shown = json_dumps(token, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        const json_t *value = json_array_get(json_object_get(logprobs, "token_logprobs"), i);
+        sprintf(text + strlen(text), "%s %.9g\n", shown, json_number_value(value));
+        free(shown);
+    }
+}
+
+/* Token texts of the stream's events with their log-probabilities, however they came together. */
 static char *content(struct stream *s)
 {
     char *text = calloc(1, EVENTS_MAX), *rest;
     bool done = false;
     s->got[s->n] = 0;
     for (char *line = strtok_r(s->got, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        const json_t *logprobs;
         json_t *v = strncmp(line, "data: {", 7) ? NULL : json_loads(line + 6, JSON_ALLOW_NUL, NULL);
         done |= !strncmp(line, "data: [DONE]", 12);
-        if (v && (logprobs = json_at(v, "choices.0.logprobs"))) {
-            char *tokens = json_dumps(json_object_get(logprobs, "tokens"), JSON_ENSURE_ASCII),
-                 *values = json_dumps(json_object_get(logprobs, "token_logprobs"), 0);
-            if (strcmp(tokens, "[]"))
-                strcat(strcat(text, tokens), values);
-            free(tokens);
-            free(values);
-        }
+        if (v)
+            add_tokens(text, json_at(v, "choices.0.logprobs"));
         json_decref(v);
     }
     assert_true(done);
