@@ -93,9 +93,9 @@ FUZZ ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 fuzz: deps ## run each fuzzer for FUZZ_SECONDS=60 (clang; FUZZ="gguf ..." for some of them)
 	@B=$(B)-fuzz MAKE='$(MAKE)' sh tests/fuzz/run.sh $(FUZZ)
 
-bench: all ## speed, as ratios measured side by side on this machine
+bench: all ## speed, as ratios measured side by side on this machine (PEER=1: also llama.cpp's server)
 	@$(MAKE) --no-print-directory bench-build
-	@B=$(B) sh tests/bench/bench.sh
+	@B=$(B) PEER=$(PEER) sh tests/bench/bench.sh
 
 clean: ## remove build folders
 	rm -rf build build-*

@@ -13,3 +13,9 @@ echo "== the path alone"
 "$B/tests/bench/bench_rings" "$model"
 echo "== an engine's death"
 "$B/tests/bench/bench_death" "$model"
+echo "== over HTTP"
+if [ "${PEER:-0}" != 0 ]; then
+    "$B/tests/bench/bench_gateway" "$model" "$(sh tests/bench/peer.sh)/llama-server"
+else
+    "$B/tests/bench/bench_gateway" "$model"
+fi
