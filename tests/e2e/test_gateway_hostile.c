@@ -179,6 +179,35 @@ static void no_http(void **state)
     others_are_served();
 }
 
+/* Where such a request ends, a proxy may see otherwise: it is refused, and what stands behind it on the
+ * connection is not taken for a request. */
+static void two_lengths(void **state)
+{
+    (void)state;
+#define SMUGGLED "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    static const char *const headers[] = {
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" SMUGGLED,
+        "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n" SMUGGLED,
+        "Content-Length: 2\r\nContent-Length: 4\r\n\r\n{}" SMUGGLED,
+        "Content-Length : 40\r\n\r\n" SMUGGLED,
+        "Transfer-Encoding: xchunked\r\n\r\n" SMUGGLED,
+        "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" SMUGGLED,
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        char text[512];
+        int fd = http_connect(&gateway);
+        snprintf(text, sizeof text,
+                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s",
+                 headers[i]);
+        http_write(fd, text, strlen(text));
+        struct http_answer a = http_read(fd);
+        if (a.status != 400 || strstr(a.body, "HTTP/1.1"))
+            fail_msg("%s: %d %s", headers[i], a.status, a.body);
+        free(a.body);
+    }
+    others_are_served();
+}
+
 /* A byte now and then, for ever: cut off, while others are served. */
 static void drips(const char *text, size_t bytes)
 {
@@ -255,11 +284,17 @@ static void a_reader_that_sleeps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deep_json),        cmocka_unit_test(invalid_utf8),
-        cmocka_unit_test(a_body_too_large), cmocka_unit_test(a_body_of_100_MB),
-        cmocka_unit_test(a_body_announced), cmocka_unit_test(a_flood_of_headers),
-        cmocka_unit_test(no_http),          cmocka_unit_test(slow_headers),
-        cmocka_unit_test(slow_body),        cmocka_unit_test(a_reader_that_sleeps),
+        cmocka_unit_test(deep_json),
+        cmocka_unit_test(invalid_utf8),
+        cmocka_unit_test(a_body_too_large),
+        cmocka_unit_test(a_body_of_100_MB),
+        cmocka_unit_test(a_body_announced),
+        cmocka_unit_test(a_flood_of_headers),
+        cmocka_unit_test(two_lengths),
+        cmocka_unit_test(no_http),
+        cmocka_unit_test(slow_headers),
+        cmocka_unit_test(slow_body),
+        cmocka_unit_test(a_reader_that_sleeps),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

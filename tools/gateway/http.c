@@ -38,6 +38,8 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r)
         add_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (x->problem.status == 405)
         add_header(r, MHD_HTTP_HEADER_ALLOW, x->problem.param);
+    if (x->misframed)
+        add_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     add_header(r, "X-Content-Type-Options", "nosniff");
     add_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
 }
@@ -127,6 +129,43 @@ static enum MHD_Result send_call(struct exchange *x)
 
 /* ---- a request ---- */
 
+/* What its headers say of where a request ends. */
+struct framing {
+    unsigned lengths, codings;
+    bool other_coding, bad_name;
+};
+
+static enum MHD_Result look_at_header(void *context, enum MHD_ValueKind kind, const char *name,
+                                      const char *value)
+{
+    (void)kind;
+    struct framing *f = context;
+    f->lengths += !strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (!strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
+        f->codings++;
+        f->other_coding |= !value || strcasecmp(value, "chunked");
+    }
+    f->bad_name |= !*name || strpbrk(name, " \t");
+    return MHD_YES;
+}
+
+/* What a proxy in front could read differently (and so take a part of this body for the next client's
+ * request) is refused, and the connection with it: RFC 9112, 5.1, 6.1, 6.3. */
+static bool is_misframed(struct exchange *x)
+{
+    struct framing f = {0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, look_at_header, &f);
+    x->misframed = f.bad_name || f.lengths + f.codings > 1 || f.other_coding;
+    if (f.bad_name)
+        problem_set(&x->problem, 400, "invalid_header", NULL,
+                    "the name of a header is empty or has white space behind it");
+    else if (x->misframed)
+        problem_set(&x->problem, 400, "invalid_header", NULL,
+                    "a body needs one Content-Length, or \"Transfer-Encoding: chunked\" and no "
+                    "Content-Length");
+    return x->misframed;
+}
+
 /* Bytes of the body that its header announces; 0: none, or not known. */
 static unsigned long long announced(const struct exchange *x)
 {
@@ -147,6 +186,8 @@ static void judge_headers(struct exchange *x, const char *method)
     const char *type = exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE);
     struct gateway *g = x->gateway;
     x->head = !strcmp(method, "HEAD");
+    if (is_misframed(x) || x->problem.status)
+        return;
     x->route = route_find(x->head ? "GET" : method, x->path, &x->rest, &x->problem);
     if (!x->route)
         return;
@@ -173,8 +214,9 @@ static void judge_headers(struct exchange *x, const char *method)
  * reset; unless it asks first, or is endless. */
 static bool answers_at_once(const struct exchange *x)
 {
-    return x->problem.status && (exchange_header(x, MHD_HTTP_HEADER_EXPECT) ||
-                                 announced(x) > DISCARD_FACTOR * x->gateway->max_body_bytes);
+    return x->misframed ||
+           (x->problem.status && (exchange_header(x, MHD_HTTP_HEADER_EXPECT) ||
+                                  announced(x) > DISCARD_FACTOR * x->gateway->max_body_bytes));
 }
 
 /* False: it goes on for ever. */
@@ -237,8 +279,7 @@ enum MHD_Result http_request(void *context, struct MHD_Connection *connection, c
     if (!x) { /* the headers are there */
         if (!(x = *request = exchange_create(context, connection, path)))
             return MHD_NO;
-        if (!x->problem.status)
-            judge_headers(x, method);
+        judge_headers(x, method);
         return answers_at_once(x) ? send_problem(x) : MHD_YES;
     }
     if (*bytes) {

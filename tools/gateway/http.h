@@ -34,6 +34,7 @@ struct exchange {
     const struct route *route;
     const char *rest; /* of the path, behind a route's '*' */
     bool begun, head; /* HEAD: the answer without its body */
+    bool misframed;   /* where it ends is not certain: nothing behind it is read */
     struct problem problem;
     struct buffer body;
     unsigned long long discarded; /* bytes of a body that nobody wants */
