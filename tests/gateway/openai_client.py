@@ -210,6 +210,18 @@ class Sampling(Gateway):
             got = "".join(c.choices[0].text for c in self.complete(max_tokens=24, stop=stop, stream=True))
             self.assertEqual(got, whole[: whole.index(stop)], stop)
 
+    def test_stop_in_parts_of_a_character(self):
+        """A token " \\xce" and one "\\x95": the stop string begins within the first, whose rest is no character."""
+        tokens = self.c.with_options(base_url=URL).post("/tokenize", cast_to=dict, body={"prompt": "a \u0395"})["tokens"][1:]
+        bias = {str(t): 100 - 3 * i for i, t in enumerate(tokens)}
+        ask = {"logit_bias": bias, "frequency_penalty": 2, "presence_penalty": 2, "max_tokens": 4}
+        whole = self.complete(**ask).choices[0].text
+        self.assertIn(" \u0395", whole)
+        wanted = whole[: whole.index("\u0395")]
+        self.assertEqual(self.complete(stop="\u0395", **ask).choices[0].text, wanted)
+        got = "".join(c.choices[0].text for c in self.complete(stop="\u0395", stream=True, **ask))
+        self.assertEqual(got, wanted)
+
     def test_logprobs(self):
         answer = self.chat(logprobs=True, top_logprobs=3)
         content = answer.choices[0].logprobs.content

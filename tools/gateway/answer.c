@@ -184,11 +184,21 @@ static bool take_marker(struct call *c, uint32_t index, int32_t token)
     return true;
 }
 
+/* How much of a text that ends with the token lies in the token's last `cut` bytes. They begin a
+ * character, as stop strings do. */
+static size_t shown_of_cut(const struct call *c, int32_t token, size_t cut)
+{
+    const char *bytes;
+    long n = cut ? llm_token_bytes(c->model->tokenizer, token, &bytes) : 0;
+    return n >= (long)cut && cut ? utf8_shown(bytes + n - cut, cut) : 0;
+}
+
 /* `cut`: bytes at the end of its text that do not belong to the answer. */
 static void count_token(struct call *c, uint32_t index, const struct token *t, size_t cut)
 {
     struct choice *k = &c->choices[index];
     char text[TEXT_MAX];
+    size_t shown = shown_of_cut(c, t->id, cut);
     k->n_tokens++;
     if (c->params.logprobs)
         object_add_logprob(c, k, t);
@@ -197,8 +207,10 @@ static void count_token(struct call *c, uint32_t index, const struct token *t, s
     long n = llm_detokenize(k->detokenizer, t->id, text, sizeof text);
     if (n < 0)
         k->text.failed = true;
-    else if ((size_t)n > cut)
-        take_text(c, index, text, (size_t)n - cut);
+    else if ((size_t)n > shown)
+        take_text(c, index, text, (size_t)n - shown);
+    if (cut)
+        llm_detokenizer_reset(k->detokenizer); /* what waits for its rest is cut off as well */
 }
 
 static void settle_held(struct call *c, uint32_t index, size_t cut)

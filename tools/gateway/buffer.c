@@ -102,6 +102,34 @@ size_t utf8_length(const char *text, size_t bytes)
     return overlong || surrogate || beyond ? 0 : n;
 }
 
+/* A beginning of a character, of fewer bytes than it has. */
+static bool begins(const char *text, size_t bytes)
+{
+    char whole[4] = {0, (char)0x80, (char)0x80, (char)0x80};
+    if (bytes >= sizeof whole)
+        return false;
+    memcpy(whole, text, bytes);
+    if (bytes == 1) /* the least second byte that fits */
+        whole[1] = (char)(text[0] == '\xE0' ? 0xA0 : text[0] == '\xF0' ? 0x90 : 0x80);
+    return utf8_length(whole, sizeof whole) > bytes;
+}
+
+size_t utf8_shown(const char *text, size_t bytes)
+{
+    size_t shown = 0;
+    while (bytes) {
+        size_t n = utf8_length(text, bytes), used = n ? n : 1;
+        if (!n && begins(text, bytes))
+            break;
+        while (!n && begins(text, used) && begins(text, used + 1))
+            used++;
+        shown += n ? n : 3;
+        text += used;
+        bytes -= used;
+    }
+    return shown;
+}
+
 bool utf8_ok(const char *text, size_t bytes)
 {
     while (bytes) {

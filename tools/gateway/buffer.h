@@ -35,6 +35,9 @@ void json_put_float(struct buffer *b, double value);
 
 /* Length of the UTF-8 character at text (1 .. 4), 0 where there is none. */
 size_t utf8_length(const char *text, size_t bytes);
+/* Bytes that a stream shows of the text: whole characters, and U+FFFD for each maximal ill-formed part;
+ * nothing of a character that has only begun at the end. */
+size_t utf8_shown(const char *text, size_t bytes);
 /* Whether all of it is UTF-8. */
 bool utf8_ok(const char *text, size_t bytes);
 
