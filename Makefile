@@ -112,7 +112,7 @@ RING_MODEL_O := $(call obj,$(filter-out tests/model/main.c,$(wildcard tests/mode
 $(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TESTS)) $(B)/tests/model/main: $(RING_MODEL_O)
 
 # what reads requests, without the HTTP library
-GW_PARSE_O := $(patsubst %,$(B)/obj/tools/gateway/%.o,body buffer chat keys params problem prompt tools)
+GW_PARSE_O := $(patsubst %,$(B)/obj/tools/gateway/%.o,board body buffer chat keys params problem prompt tools)
 $(filter $(B)/tests/unit/test_gateway%,$(TESTS)) $(B)/tests/fuzz/fuzz_gateway_request: $(GW_PARSE_O)
 
 SIM_O := $(call obj,$(filter-out tests/sim/main.c,$(wildcard tests/sim/*.c)))

@@ -81,3 +81,18 @@ struct board_copy *board_read(const char *instance)
     close(fd);
     return b;
 }
+
+static uint64_t since(const struct board_copy *b, const order_u64 *moment)
+{
+    uint64_t at = order_read64(moment);
+    return b->now_ns > at ? b->now_ns - at : 0;
+}
+
+/* The idle engine beats as well: one that is stuck cannot say whether anybody waits for it. */
+bool board_makes_progress(const struct board_copy *b)
+{
+    if (order_relaxed(&b->board.state) == LLM_STATE_STARTING)
+        return true; /* loading takes as long as it takes */
+    uint64_t beat = since(b, &b->board.heartbeat_ns), step = since(b, &b->board.last_step_ns);
+    return (beat < step ? beat : step) < BOARD_STUCK_S * 1000000000ull;
+}

@@ -28,4 +28,9 @@ struct board_copy {
  * there is no complete board of this version, or no memory. */
 struct board_copy *board_read(const char *instance);
 
+/* An engine beats its heart every second, idle or not, or completes a step: far more often than this. */
+enum { BOARD_STUCK_S = 30 };
+/* False: it did neither for so long. One that is loading makes progress. */
+bool board_makes_progress(const struct board_copy *b);
+
 #endif

@@ -7,9 +7,6 @@
 #include "metrics.h"
 #include "routes.h"
 
-/* An engine at work completes a step, or beats its heart, far more often than this. */
-enum { STUCK_S = 30 };
-
 /* ---- models ---- */
 
 static void put_model(struct exchange *x, unsigned i, const struct model *m)
@@ -107,21 +104,10 @@ static bool is_ready(const struct board_copy *b, const struct instance *i)
     return instance_connected(i) && order_relaxed(&b->board.state) == LLM_STATE_READY;
 }
 
-static uint64_t since(const struct board_copy *b, const order_u64 *moment)
-{
-    uint64_t at = order_read64(moment);
-    return b->now_ns > at ? b->now_ns - at : 0;
-}
-
-/* With work, steps are completed; without, the heart beats. */
 static bool is_live(const struct board_copy *b, const struct instance *i)
 {
     (void)i;
-    bool work = order_read64(&b->board.running) || order_read64(&b->board.waiting);
-    uint64_t silent = since(b, &b->board.heartbeat_ns), idle = since(b, &b->board.last_step_ns);
-    if (!work)
-        return true;
-    return (idle < silent ? idle : silent) < STUCK_S * 1000000000ull;
+    return board_makes_progress(b);
 }
 
 int route_ready(struct exchange *x)
