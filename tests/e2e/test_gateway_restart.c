@@ -189,6 +189,50 @@ static void the_gateway_drains(void **state)
     assert_int_equal(engine_stop(&engine), 0);
 }
 
+/* Who keeps a connection is told to ask elsewhere, and the connection ends: it holds up nothing. */
+static void kept_connections_end(void **state)
+{
+    (void)state;
+    static const char ask[] = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n",
+                      begun[] =
+                          "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                          "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n";
+    char text[4096];
+    int status = 200;
+    memset(&engine, 0, sizeof engine);
+    start_engine();
+    gateway_start(&gateway, engine.instance, NULL);
+    until_ready(&gateway);
+    int open = http_connect(&gateway), kept = http_connect(&gateway);
+    assert_true(http_write(open, begun, strlen(begun)));
+    assert_true(http_readable(open) && recv(open, text, sizeof text, 0) > 0); /* 100 Continue */
+    kill(gateway.pid, SIGTERM);
+    while (status == 200) { /* until it has taken the signal */
+        size_t used = 0;
+        assert_true(http_write(kept, ask, strlen(ask)));
+        do {
+            assert_true(http_readable(kept));
+            ssize_t n = recv(kept, text + used, sizeof text - 1 - used, 0);
+            assert_true(n > 0);
+            text[used += (size_t)n] = 0;
+        } while (!strstr(text, "}}"));
+        assert_int_equal(sscanf(text, "HTTP/1.1 %d", &status), 1);
+        assert_int_equal(!!strstr(text, "\r\nConnection: close\r\n"), status == 503);
+    }
+    assert_int_equal(status, 503);
+    size_t bytes;
+    free(http_rest(kept, &bytes));
+    assert_int_equal(bytes, 0);
+    close(kept);
+    assert_true(http_write(open, "{}", 2));
+    struct http_answer a = http_read(open);
+    assert_int_equal(a.status, 400);
+    free(a.body);
+    assert_int_equal(waitpid(gateway.pid, &status, 0), gateway.pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(engine_stop(&engine), 0);
+}
+
 /* Two models behind one address; one engine ends, the other goes on. */
 static void two_instances(void **state)
 {
@@ -221,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_lost_connection_frees_its_blocks),
         cmocka_unit_test(a_gateway_may_come_first),
         cmocka_unit_test(the_gateway_drains),
+        cmocka_unit_test(kept_connections_end),
         cmocka_unit_test(two_instances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

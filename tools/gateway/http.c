@@ -38,7 +38,7 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r)
         add_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (x->problem.status == 405)
         add_header(r, MHD_HTTP_HEADER_ALLOW, x->problem.param);
-    if (x->misframed)
+    if (x->misframed || atomic_load(&x->gateway->draining)) /* to who keeps asking: ask another */
         add_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     add_header(r, "X-Content-Type-Options", "nosniff");
     add_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");

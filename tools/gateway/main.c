@@ -87,11 +87,20 @@ static void look(void)
         server_look(servers[i]);
 }
 
+/* Requests that are being answered, or were sent before their clients could know better. */
+static bool owes_answers(struct gateway *g)
+{
+    bool owes = atomic_load(&g->exchanges);
+    for (unsigned i = 0; i < n_servers && !owes; i++)
+        owes = server_unread(servers[i]);
+    return owes || atomic_load(&g->exchanges);
+}
+
 /* Until every answer has been sent, or so long. A signal ends the waiting. */
 static void wait_for_answers(struct gateway *g, uint32_t seconds, const sigset_t *signals)
 {
     uint64_t until = gateway_now_ns() + seconds * 1000000000ull;
-    while (atomic_load(&g->exchanges) && gateway_now_ns() < until && !wait_signal(signals, 10))
+    while (owes_answers(g) && gateway_now_ns() < until && !wait_signal(signals, 10))
         ;
 }
 

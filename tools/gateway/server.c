@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -110,6 +111,18 @@ void server_look(struct server *s)
         if (c->deadline_ns && now > c->deadline_ns)
             shutdown(c->socket, SHUT_RDWR);
     pthread_mutex_unlock(&s->lock);
+}
+
+bool server_unread(struct server *s)
+{
+    bool unread = false;
+    pthread_mutex_lock(&s->lock);
+    for (struct connection *c = s->connections; c && !unread; c = c->next) {
+        int bytes = 0;
+        unread = c->deadline_ns && !ioctl(c->socket, FIONREAD, &bytes) && bytes > 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return unread;
 }
 
 /* ---- sockets ---- */

@@ -19,6 +19,8 @@ const char *server_address(const struct server *s);
 void server_quiesce(struct server *s);
 /* To be called about once a second. */
 void server_look(struct server *s);
+/* Whether something has come on a connection that is not being answered, and was not read yet. */
+bool server_unread(struct server *s);
 /* All calls have ended before. */
 void server_stop(struct server *s);
 
