@@ -230,7 +230,8 @@ static void keys(void **state)
     char path[300];
     snprintf(path, sizeof path, "%s/keys", scratch_dir());
     FILE *f = fopen(path, "w");
-    fputs("# who may ask\nsk-one name=one\n\n  sk-two requests=1 tokens=60 # limited\n", f);
+    fputs("# who may ask\nsk-one name=one\n\n  sk-two requests=1 tokens=60 # limited\nsk-#three\n",
+          f);
     fclose(f);
     gateway_start(&g, engine.instance, (const char *const[]){"--api-keys", path, NULL});
     until_ready(&g);
@@ -243,6 +244,8 @@ static void keys(void **state)
                 {"Authorization: Bearer sk-one1\r\n", 401},
                 {"Authorization: Basic sk-one\r\n", 401},
                 {"Authorization: Bearer #\r\n", 401},
+                {"Authorization: Bearer sk-\r\n", 401},
+                {"Authorization: Bearer sk-#three\r\n", 200},
                 {"Authorization: Bearer sk-one\r\n", 200},
                 {"authorization: bearer sk-one\r\n", 200}};
     for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {

@@ -59,11 +59,20 @@ static int read_limit(struct key *k, const char *word, const char *path, unsigne
     return 0;
 }
 
+/* A '#' within a word belongs to it: a key that has one must not become a shorter key. */
+static void cut_comment(char *text)
+{
+    for (char *at = text; (at = strchr(at, '#')); at++)
+        if (at == text || strchr(" \t", at[-1])) {
+            *at = 0;
+            return;
+        }
+}
+
 static int read_line(struct keys *keys, char *text, const char *path, unsigned line)
 {
-    char *rest, *comment = strchr(text, '#');
-    if (comment)
-        *comment = 0;
+    char *rest;
+    cut_comment(text);
     char *word = strtok_r(text, " \t\r\n", &rest);
     if (!word)
         return 0;

@@ -4,7 +4,8 @@
  *     sk-3f7a...             name=telephony requests=16 tokens=60000
  *
  * One key a line; `requests` is how many of its requests may run at the same time, `tokens` how many
- * (of prompts and answers together) it may use in a minute. '#' begins a comment.
+ * (of prompts and answers together) it may use in a minute. '#' at the beginning of a
+ * word begins a comment.
  *
  * The tokens of a minute are a bucket that fills steadily and holds one minute's: a request is let in
  * while it is not empty, and pays when it ends.
