@@ -19,20 +19,26 @@ static int run(const struct gpu_ops *ops, struct gpu *gpu, const struct warmup *
                uint32_t n)
 {
     static const uint32_t blocks[BLOCKS] = {0};
-    int32_t tokens[PROMPT];
+    int32_t history[BLOCKS * GPU_KV_BLOCK];
     struct gpu_result result;
-    for (uint32_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)((pos + i) % w->vocab);
+    for (uint32_t i = 0; i < pos + n; i++)
+        history[i] = (int32_t)(i % w->vocab);
     struct gpu_seq seq = {.blocks = blocks, .pos = pos, .n_rows = n, .rope_len = w->max_len};
-    struct gpu_output output = {
-        .row = n - 1,
-        .target = -1,
-        .position = pos + n,
-        .sampling = {.temperature = pos ? 1 : 0, .top_p = 0.95f, .top_k = 40, .seed = 1}};
+    struct gpu_output output = {.row = n - 1,
+                                .target = -1,
+                                .position = pos + n,
+                                .sampling = {.temperature = pos ? 1 : 0,
+                                             .top_p = 0.95f,
+                                             .top_k = 40,
+                                             .seed = 1,
+                                             .repetition = 1},
+                                .history = history,
+                                .n_prompt = pos ? pos : n,
+                                .n_history = pos + n};
     struct gpu_step step = {.n_rows = n,
                             .n_seqs = 1,
                             .n_outputs = 1,
-                            .tokens = tokens,
+                            .tokens = history + pos,
                             .seqs = &seq,
                             .outputs = &output,
                             .results = &result};
