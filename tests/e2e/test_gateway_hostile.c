@@ -1,6 +1,8 @@
 /* test_gateway_hostile.c - what strangers send: they are refused or cut off, and others do not notice. */
 #include "gateway_rig.h"
 
+#include <sys/resource.h>
+
 static struct engine_process engine;
 static struct gateway_process gateway;
 
@@ -252,6 +254,35 @@ static void slow_body(void **state)
     drips(text, sizeof text - 1);
 }
 
+/* They do not take the descriptors with which the gateway looks after its engine; where a process may
+ * open few files by itself, it raises that. */
+static void many_connections(void **state)
+{
+    (void)state;
+    enum { MANY = 100 };
+    struct gateway_process g;
+    struct rlimit limit, few;
+    int fds[MANY];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = limit;
+    few.rlim_cur = 64;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    gateway_start(&g, engine.instance, (const char *const[]){"--max-connections", "256", NULL});
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    until_ready(&g);
+    for (int k = 0; k < MANY; k++) { /* each one is served, and kept */
+        static const char ask[] = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+        char text[1024];
+        fds[k] = http_connect(&g);
+        assert_true(http_write(fds[k], ask, strlen(ask)));
+        assert_true(http_readable(fds[k]) && recv(fds[k], text, sizeof text, 0) > 0);
+    }
+    json_decref(http_json(&g, 200, "GET", "/ready", NULL));
+    for (int k = 0; k < MANY; k++)
+        close(fds[k]);
+    assert_int_equal(gateway_stop(&g), 0);
+}
+
 /* A stream that nobody reads does not hold up the engine, nor the others. */
 static void a_reader_that_sleeps(void **state)
 {
@@ -284,17 +315,12 @@ static void a_reader_that_sleeps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deep_json),
-        cmocka_unit_test(invalid_utf8),
-        cmocka_unit_test(a_body_too_large),
-        cmocka_unit_test(a_body_of_100_MB),
-        cmocka_unit_test(a_body_announced),
-        cmocka_unit_test(a_flood_of_headers),
-        cmocka_unit_test(two_lengths),
-        cmocka_unit_test(no_http),
-        cmocka_unit_test(slow_headers),
-        cmocka_unit_test(slow_body),
-        cmocka_unit_test(a_reader_that_sleeps),
+        cmocka_unit_test(deep_json),        cmocka_unit_test(invalid_utf8),
+        cmocka_unit_test(a_body_too_large), cmocka_unit_test(a_body_of_100_MB),
+        cmocka_unit_test(a_body_announced), cmocka_unit_test(a_flood_of_headers),
+        cmocka_unit_test(many_connections), cmocka_unit_test(two_lengths),
+        cmocka_unit_test(no_http),          cmocka_unit_test(slow_headers),
+        cmocka_unit_test(slow_body),        cmocka_unit_test(a_reader_that_sleeps),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

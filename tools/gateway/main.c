@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "options.h"
@@ -34,6 +35,38 @@ static char *read_file(const char *path)
     return text;
 }
 
+/* Descriptors for all connections, and some that these cannot take: with none left for its board an
+ * engine would seem to be gone. */
+static int make_room(struct gateway *g, const struct options *o)
+{
+    struct rlimit limit;
+    rlim_t own = 64 + 16 * o->n_instances + o->n_listen * (8 + 4 * (rlim_t)o->threads),
+           want = own + o->n_listen * (rlim_t)o->max_connections;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= want)
+        return 0;
+    limit.rlim_cur = limit.rlim_max < want ? limit.rlim_max : want;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= want)
+        return 0;
+    rlim_t left = limit.rlim_cur > own ? (limit.rlim_cur - own) / o->n_listen : 0;
+    if (left < OPTIONS_CONNECTIONS_MIN) {
+        fprintf(stderr,
+                "llm-gateway: this process may open %llu files (ulimit -n): at least %llu are "
+                "needed\n",
+                (unsigned long long)limit.rlim_cur,
+                (unsigned long long)(own + o->n_listen * OPTIONS_CONNECTIONS_MIN));
+        return -1;
+    }
+    g->max_connections = (uint32_t)left;
+    fprintf(stderr,
+            "llm-gateway: at most %u connections at the same time: this process may open %llu "
+            "files (ulimit -n), %u connections need %llu\n",
+            g->max_connections, (unsigned long long)limit.rlim_cur, o->max_connections,
+            (unsigned long long)want);
+    return 0;
+}
+
 static int prepare(struct gateway *g, const struct options *o)
 {
     g->threads = o->threads;
@@ -43,6 +76,8 @@ static int prepare(struct gateway *g, const struct options *o)
     g->idle_timeout_s = o->idle_timeout_s;
     g->read_timeout_s = o->read_timeout_s;
     g->started = (int64_t)time(NULL);
+    if (make_room(g, o))
+        return -1;
     if (o->keys_file && !(g->keys = keys_load(o->keys_file)))
         return -1;
     if (o->tls_cert_file && (!(g->tls_cert = read_file(o->tls_cert_file)) ||

@@ -37,7 +37,7 @@ static const struct number {
 } numbers[] = {
     {"threads", "threads that read requests", offsetof(struct options, threads), 2, 1, 64},
     {"max-connections", "connections at the same time", offsetof(struct options, max_connections),
-     1024, 8, 100000},
+     1024, OPTIONS_CONNECTIONS_MIN, 100000},
     {"max-body-bytes", "largest body of a request", offsetof(struct options, body_bytes), 4 << 20,
      1024, 1 << 30},
     {"max-header-bytes", "memory for a request's headers", offsetof(struct options, header_bytes),

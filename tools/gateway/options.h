@@ -4,6 +4,8 @@
 
 #include "gateway.h"
 
+enum { OPTIONS_CONNECTIONS_MIN = 8 };
+
 struct options {
     const char *instances[GATEWAY_INSTANCES_MAX], *listen[GATEWAY_LISTENERS_MAX];
     unsigned n_instances, n_listen;
