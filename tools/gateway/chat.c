@@ -379,18 +379,41 @@ static char *with_forced(char *text, size_t *bytes, const char *forced)
     return longer;
 }
 
+/* The text backwards, malloc'ed. */
+static char *reversed(const char *text, size_t bytes)
+{
+    char *out = malloc(bytes + 1);
+    for (size_t i = 0; out && i < bytes; i++)
+        out[i] = text[bytes - 1 - i];
+    return out;
+}
+
+/* How many bytes lie behind the last place of a part (n > 0) in the text; -1: it is not there, -2: no
+ * memory. In linear time: both come from outside. */
+static ssize_t bytes_behind(const char *text, size_t bytes, const char *part, size_t n)
+{
+    char *a = reversed(text, bytes), *b = reversed(part, n);
+    const char *found = a && b ? memmem(a, bytes, b, n) : NULL;
+    ssize_t behind = found ? found - a : a && b ? -1 : -2;
+    free(a);
+    free(b);
+    return behind;
+}
+
 /* The last message is continued: what the template puts behind it goes away. */
-static int cut_behind_last(const struct params *p, char *text, size_t *bytes,
+static int cut_behind_last(const struct params *p, const char *text, size_t *bytes,
                            struct problem *problem)
 {
     const json_t *last = json_array_get(p->messages, json_array_size(p->messages) - 1),
                  *content = json_object_get(last, "content");
     size_t n = json_string_length(content);
-    for (size_t at = *bytes; json_is_string(content) && n && at-- > 0;)
-        if (at + n <= *bytes && !memcmp(text + at, json_string_value(content), n)) {
-            *bytes = at + n;
-            return 0;
-        }
+    ssize_t behind = n ? bytes_behind(text, *bytes, json_string_value(content), n) : -1;
+    if (behind == -2)
+        return problem_memory(problem);
+    if (behind >= 0) {
+        *bytes -= (size_t)behind;
+        return 0;
+    }
     return problem_value(
         problem, "continue_final_message",
         "the last message cannot be continued: its text is not in what the model's "
