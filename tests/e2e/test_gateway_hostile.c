@@ -283,6 +283,32 @@ static void many_connections(void **state)
     assert_int_equal(gateway_stop(&g), 0);
 }
 
+/* An answer is put together in memory: it has a limit of its own. Streams have none. */
+static void an_answer_too_large(void **state)
+{
+    (void)state;
+    struct gateway_process g;
+    char body[256];
+    static const char format[] = "{\"model\": \"%s\", \"prompt\": [1, 2, 3], \"max_tokens\": 200, "
+                                 "\"n\": %d, \"logprobs\": 5, "
+                                 "\"ignore_eos\": true, \"stream\": %s}";
+    gateway_start(&g, engine.instance, (const char *const[]){"--max-answer-bytes", "100000", NULL});
+    until_ready(&g);
+    snprintf(body, sizeof body, format, engine.instance, 8, "false");
+    json_t *v = http_json(&g, 400, "POST", "/v1/completions", body);
+    assert_string_equal(json_string_value(json_at(v, "error.code")), "answer_too_large");
+    json_decref(v);
+    assert_true(engine_until(&engine, "kv_blocks_used", 0));
+    snprintf(body, sizeof body, format, engine.instance, 1, "false");
+    json_decref(http_json(&g, 200, "POST", "/v1/completions", body));
+    snprintf(body, sizeof body, format, engine.instance, 8, "true");
+    struct http_answer a = http_ask(&g, "POST", "/v1/completions", "", body);
+    assert_int_equal(a.status, 200);
+    assert_true(a.bytes > 100000 && strstr(a.body, "data: [DONE]"));
+    free(a.body);
+    assert_int_equal(gateway_stop(&g), 0);
+}
+
 /* A stream that nobody reads does not hold up the engine, nor the others. */
 static void a_reader_that_sleeps(void **state)
 {
@@ -315,12 +341,19 @@ static void a_reader_that_sleeps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deep_json),        cmocka_unit_test(invalid_utf8),
-        cmocka_unit_test(a_body_too_large), cmocka_unit_test(a_body_of_100_MB),
-        cmocka_unit_test(a_body_announced), cmocka_unit_test(a_flood_of_headers),
-        cmocka_unit_test(many_connections), cmocka_unit_test(two_lengths),
-        cmocka_unit_test(no_http),          cmocka_unit_test(slow_headers),
-        cmocka_unit_test(slow_body),        cmocka_unit_test(a_reader_that_sleeps),
+        cmocka_unit_test(deep_json),
+        cmocka_unit_test(invalid_utf8),
+        cmocka_unit_test(a_body_too_large),
+        cmocka_unit_test(a_body_of_100_MB),
+        cmocka_unit_test(a_body_announced),
+        cmocka_unit_test(a_flood_of_headers),
+        cmocka_unit_test(many_connections),
+        cmocka_unit_test(an_answer_too_large),
+        cmocka_unit_test(two_lengths),
+        cmocka_unit_test(no_http),
+        cmocka_unit_test(slow_headers),
+        cmocka_unit_test(slow_body),
+        cmocka_unit_test(a_reader_that_sleeps),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -93,6 +93,25 @@ void answer_free(struct call *c)
     c->choices = NULL;
 }
 
+static size_t bytes_of(const struct choice *k)
+{
+    const struct logprobs *l = &k->logprobs;
+    return k->text.bytes + k->calls.bytes + k->arguments.bytes + l->content.bytes +
+           l->tokens.bytes + l->values.bytes + l->tops.bytes + l->offsets.bytes;
+}
+
+static void weigh(struct call *c, struct choice *k)
+{
+    size_t bytes = bytes_of(k);
+    c->answer_bytes += bytes - k->bytes;
+    k->bytes = bytes;
+}
+
+bool answer_too_large(const struct call *c)
+{
+    return !c->params.stream && c->answer_bytes > c->max_answer_bytes;
+}
+
 /* ---- tool calls ---- */
 
 struct sink_context {
@@ -317,6 +336,7 @@ bool answer_event(struct call *c, const struct llm_client *client, uint32_t inde
         if (!k->begun || k->text.bytes || k->calls.bytes || k->logprobs.n || k->finish)
             object_chunk(c, k, index, out);
     }
+    weigh(c, k);
     return k->finish;
 }
 

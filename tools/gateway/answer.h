@@ -38,6 +38,7 @@ struct choice {
     struct buffer arguments; /* of the call begun last, not in `calls` yet */
     struct token held;       /* may be the end token, or one that a stop string cuts */
     uint32_t n_tokens;       /* that count */
+    size_t bytes;            /* in the buffers, as call.answer_bytes has it */
     size_t characters;       /* of the tokens so far: text_offset */
     const char *finish;      /* NULL: it goes on */
     bool begun;              /* its first chunk was sent */
@@ -51,6 +52,8 @@ void answer_free(struct call *c);
  * into `out`. True: the choice is over with it; its later events say nothing. */
 bool answer_event(struct call *c, const struct llm_client *client, uint32_t choice,
                   const struct llm_event *e, struct buffer *out);
+/* What has come is more than one answer may have. */
+bool answer_too_large(const struct call *c);
 /* Takes an event of what scores a prompt; it goes before all of answer_event. */
 void answer_score(struct call *c, uint32_t prompt, const struct llm_event *e);
 /* All prompts are scored, and nothing is to be generated: ends the choices. */

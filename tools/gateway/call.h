@@ -60,8 +60,9 @@ struct call {
     int64_t created;
     char *
         forced; /* text that the prompt already begins the answer with (a forced tool call), or NULL */
-    struct key *key; /* entered: it pays at the end; or NULL */
-    int socket;      /* of the connection: watched for its end */
+    size_t max_answer_bytes; /* of one that is not a stream */
+    struct key *key;         /* entered: it pays at the end; or NULL */
+    int socket;              /* of the connection: watched for its end */
 
     /* ---- delivery ---- */
     pthread_mutex_t lock;
@@ -76,6 +77,7 @@ struct call {
     uint64_t serial;        /* among the instance's calls */
     struct choice *choices; /* (n_prompts * params.n) */
     uint32_t owed;          /* choices that are not over */
+    size_t answer_bytes;    /* of all choices, while they are not sent */
     /* Units are what is submitted: 0 .. n_prompts - 1 scores the prompts, where their
      * log-probabilities are wanted; the other n_prompts generate behind them. */
     uint32_t next_unit, end_unit; /* those that are not submitted yet */

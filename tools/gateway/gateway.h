@@ -14,7 +14,7 @@ struct gateway {
     struct instance *instances[GATEWAY_INSTANCES_MAX];
     unsigned n_instances;
     struct keys *keys; /* NULL: any key is accepted */
-    size_t max_body_bytes;
+    size_t max_body_bytes, max_answer_bytes;
     uint32_t header_bytes, max_connections, idle_timeout_s, read_timeout_s, threads;
     const char *tls_cert, *tls_key; /* PEM texts; NULL: plain HTTP */
     int64_t started;                /* seconds since 1970 */

@@ -113,6 +113,7 @@ static int fill_call(struct exchange *x, struct call *c, enum api api)
     if (prompt_make(c, problem) || request_judge(c, problem))
         return -1;
     name_call(c);
+    c->max_answer_bytes = x->gateway->max_answer_bytes;
     c->connection = x->connection;
     c->socket = socket_of(x);
     return 0;

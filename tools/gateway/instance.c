@@ -430,7 +430,12 @@ static void answer(struct instance *i, struct call *c, uint32_t index, const str
     buffer_clear(&i->scratch);
     open_stream(c);
     c->owed -= answer_event(c, i->client, index, e, &i->scratch);
-    if (!c->owed) {
+    if (answer_too_large(c)) {
+        refuse_call(i, c, 400, "answer_too_large",
+                    "the answer has more than %zu bytes: ask for a stream, or for fewer tokens, "
+                    "choices or log-probabilities",
+                    c->max_answer_bytes);
+    } else if (!c->owed) {
         answer_finish(c, &i->scratch);
         tell_end(i, c, &i->scratch, NULL);
     } else if (c->params.stream && i->scratch.bytes && !call_add(c, &i->scratch)) {

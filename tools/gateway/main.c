@@ -71,6 +71,7 @@ static int prepare(struct gateway *g, const struct options *o)
 {
     g->threads = o->threads;
     g->max_body_bytes = o->body_bytes;
+    g->max_answer_bytes = o->answer_bytes;
     g->header_bytes = o->header_bytes;
     g->max_connections = o->max_connections;
     g->idle_timeout_s = o->idle_timeout_s;

@@ -40,6 +40,8 @@ static const struct number {
      1024, OPTIONS_CONNECTIONS_MIN, 100000},
     {"max-body-bytes", "largest body of a request", offsetof(struct options, body_bytes), 4 << 20,
      1024, 1 << 30},
+    {"max-answer-bytes", "largest answer that is not a stream",
+     offsetof(struct options, answer_bytes), 64 << 20, 1024, 1 << 30},
     {"max-header-bytes", "memory for a request's headers", offsetof(struct options, header_bytes),
      32768, 4096, 1 << 20},
     {"idle-timeout-s", "a silent connection is closed after",

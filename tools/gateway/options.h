@@ -11,7 +11,7 @@ struct options {
     unsigned n_instances, n_listen;
     const char *keys_file, *tls_cert_file, *tls_key_file;
     uint32_t drain_timeout_s, resume_timeout_s, threads, max_connections, idle_timeout_s,
-        read_timeout_s, header_bytes, body_bytes;
+        read_timeout_s, header_bytes, body_bytes, answer_bytes;
 };
 
 /* 0; 1: help or version were printed; 2 after a message. */
