@@ -247,6 +247,7 @@ static void keys(void **state)
                 {"Authorization: Bearer sk-\r\n", 401},
                 {"Authorization: Bearer sk-#three\r\n", 200},
                 {"Authorization: Bearer sk-one\r\n", 200},
+                {"Authorization: Bearer sk-one \t\r\n", 200},
                 {"authorization: bearer sk-one\r\n", 200}};
     for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
         struct http_answer a = http_ask(&g, "GET", "/v1/models", asks[i].header, NULL);

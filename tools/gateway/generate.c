@@ -23,6 +23,7 @@ static int read_ms(const struct exchange *x, const char *name, double max_ms, do
     if (!text)
         return 0;
     double ms = strtod(text, &end);
+    end += end == text ? 0 : strspn(end, " \t"); /* no part of a header's value */
     if (end == text || *end || !isfinite(ms) || ms < 0 || ms > max_ms)
         return problem_value(problem, name,
                              "the header %s must be a number of milliseconds from 0 "

@@ -158,6 +158,8 @@ struct key *keys_find(struct keys *k, const char *authorization, struct problem 
     while (*given == ' ')
         given++;
     size_t n = strlen(given);
+    while (n && strchr(" \t", given[n - 1])) /* no part of a header's value */
+        n--;
     memcpy(text, given, n <= KEY_BYTES_MAX ? n : 0);
     for (size_t i = 0; i < k->n; i++)
         if (same(text, k->all[i].text) && text[0])
