@@ -424,9 +424,10 @@ void engine_submit(struct engine *e, uint32_t client, const struct llm_sqe *copy
         v.code = LLM_ESHUTDOWN;
     if (v.code < 0)
         engine_refuse(e, &in, v);
-    else if (copy->op == LLM_OP_NOP)
+    else if (copy->op == LLM_OP_NOP) {
         deliver_answer(&e->delivery, client, copy, 0, 0, 0, now_ns);
-    else if (copy->op == LLM_OP_CANCEL)
+        return; /* changes no figure that is published */
+    } else if (copy->op == LLM_OP_CANCEL)
         cancel(e, &in);
     else
         take_request(e, &in);
