@@ -290,7 +290,7 @@ static void an_answer_too_large(void **state)
     struct gateway_process g;
     char body[256];
     static const char format[] = "{\"model\": \"%s\", \"prompt\": [1, 2, 3], \"max_tokens\": 200, "
-                                 "\"n\": %d, \"logprobs\": 5, "
+                                 "\"n\": %d, \"seed\": 1, \"logprobs\": 5, "
                                  "\"ignore_eos\": true, \"stream\": %s}";
     gateway_start(&g, engine.instance, (const char *const[]){"--max-answer-bytes", "100000", NULL});
     until_ready(&g);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -513,6 +514,18 @@ static int make_folder(void **state)
     return chmod(path, 0755);
 }
 
+/* The boards of engines that were killed outlive them. */
+static int remove_boards(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 64; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "/llmd.t%d-%d", (int)getpid(), i);
+        shm_unlink(name);
+    }
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -531,5 +544,5 @@ int main(void)
         cmocka_unit_test(a_stop_while_it_loads),
         cmocka_unit_test(with_the_gateway),
     };
-    return cmocka_run_group_tests_name("serve", tests, make_folder, NULL);
+    return cmocka_run_group_tests_name("serve", tests, make_folder, remove_boards);
 }
