@@ -118,9 +118,10 @@ $(filter $(B)/tests/unit/test_gateway%,$(TESTS)) $(B)/tests/fuzz/fuzz_gateway_re
 SIM_O := $(call obj,$(filter-out tests/sim/main.c,$(wildcard tests/sim/*.c)))
 $(filter $(B)/tests/unit/test_simulator%,$(TESTS)) $(B)/tests/sim/main: $(SIM_O)
 
-# AVX2 sources: chosen at run time, so only these files may use the instructions
+# AVX2 and AVX-512 sources: chosen at run time, so only these files may use the instructions
 ifeq ($(shell uname -m),x86_64)
 $(B)/obj/gpu/cpu/avx2%.o: ALL_CFLAGS += $(if $(SAN),-Wno-pass-failed,-O3) -mavx2 -mfma -mf16c
+$(B)/obj/gpu/cpu/avx512%.o: ALL_CFLAGS += -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512vnni
 endif
 $(CLIENT_O) $(SHM_O): ALL_CFLAGS += -fPIC -fvisibility=hidden
 

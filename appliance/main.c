@@ -126,7 +126,8 @@ static int open_backend(struct appliance *a, struct fail *f)
                                 .max_len = a->max_model_len,
                                 .activations = a->o.activations,
                                 .kv_type = a->o.kv_type,
-                                .plain = a->o.plain};
+                                .plain = a->o.plain,
+                                .avx2 = a->o.avx2};
     struct gpu_source source = model_source(a->model);
     a->ops = gpu_cpu_ops();
     int rc = a->ops->open(&a->gpu, &config, f);

@@ -27,8 +27,8 @@ const struct option options_table[] = {
      true},
     {"check-config", SWITCH, FIELD(check_config), 0, 0, NULL,
      "prints the options in effect and leaves: 0 if they are right, 2 if not", NULL, true},
-    {"backend", BACKEND, 0, 0, 0, "cpu|cpu-plain", "what computes; cpu-plain is the slow reference",
-     "cpu"},
+    {"backend", BACKEND, 0, 0, 0, "cpu|cpu-avx2|cpu-plain",
+     "what computes; cpu-avx2 leaves AVX-512 alone, cpu-plain is the slow reference", "cpu"},
     {"threads", NUMBER, FIELD(threads), 1, 1024, "N", "compute threads", "one for each CPU"},
     {"cpu-list", CPUS, FIELD(cpu_list), 0, 0, "LIST",
      "the compute threads' CPUs, in their order, as 0-1,3; memory goes to these CPUs' nodes",
@@ -400,7 +400,8 @@ static int set_field(struct options *o, const struct option *opt, const char *va
         return set_cpus(opt, field, value, f);
     case BACKEND:
         word = set_word(opt, value, f);
-        o->plain = word == 1;
+        o->avx2 = word == 1;
+        o->plain = word == 2;
         return word < 0 ? word : 0;
     case ACTIVATIONS:
     case KV_TYPE:

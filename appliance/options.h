@@ -32,7 +32,7 @@ struct options {
     const char *model;             /* path; always set */
     const char *instance;          /* "default" */
     const char *served_model_name; /* NULL: the model's own name */
-    bool plain;                    /* --backend cpu-plain */
+    bool plain, avx2;              /* --backend cpu-plain, cpu-avx2 */
     enum gpu_activations activations;
     enum gpu_kv_type kv_type;
     enum waiter_kind waiter;

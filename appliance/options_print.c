@@ -89,7 +89,7 @@ static void print_option(FILE *out, const struct option *opt, const struct optio
         print_cpus(out, opt, field);
         break;
     case BACKEND:
-        print_word(out, opt, o->plain);
+        print_word(out, opt, o->plain ? 2 : o->avx2);
         break;
     default:
         print_value(out, opt, field);

@@ -105,6 +105,7 @@ struct gpu_config {
     enum gpu_kv_type kv_type;
     bool plain; /* use the plain C reference even where the CPU has AVX2 (tests, --backend
                    cpu-plain) */
+    bool avx2;  /* use AVX2 even where the CPU has AVX-512 (tests, --backend cpu-avx2) */
 };
 
 struct gpu_memory {

@@ -23,7 +23,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PANEL = LINEAR_PANEL, BLOCK = LINEAR_BLOCK, GROUP = LINEAR_GROUP };
+enum { PANEL = LINEAR_PANEL, BLOCK = LINEAR_BLOCK, GROUP = LINEAR_GROUP, HALF = 32 };
 
 /* How far ahead of a panel's first pass its bytes are asked for; passes after it find them in L1.
  */
@@ -89,15 +89,15 @@ INLINE void split(const uint8_t *q, const uint8_t *high, int j, __m256i *lo, __m
     }
 }
 
-/* Vectors j0 .. j1 - 1 of both halves into 16-bit sums. high is (2, 32) or NULL. */
-INLINE void sum_nibbles(const uint8_t (*q)[4][32], const uint8_t (*high)[32], const struct act *x,
-                        int j0, int j1, int rows, __m256i sum[2][GROUP])
+/* Vectors j0 .. j1 - 1 of both halves into 16-bit sums. high is (64) or NULL. */
+INLINE void sum_nibbles(const uint8_t (*q)[64], const uint8_t *high, const struct act *x, int j0,
+                        int j1, int rows, __m256i sum[2][GROUP])
 {
 #pragma GCC unroll 4
     for (int j = j0; j < j1; j++) {
         __m256i lo0, hi0, lo1, hi1;
-        split(q[0][j], high ? high[0] : NULL, j, &lo0, &hi0);
-        split(q[1][j], high ? high[1] : NULL, j, &lo1, &hi1);
+        split(q[j], high, j, &lo0, &hi0);
+        split(q[j] + HALF, high ? high + HALF : NULL, j, &lo1, &hi1);
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) {
             __m256i a = four(x[t].q + 4 * j), c = four(x[t].q + 16 + 4 * j);
@@ -110,7 +110,7 @@ INLINE void sum_nibbles(const uint8_t (*q)[4][32], const uint8_t (*high)[32], co
 }
 
 /* 4 bits: all pairs fit 16 bits. */
-INLINE void sum_4(const uint8_t (*q)[4][32], const struct act *x, int rows, __m256i sum[2][GROUP])
+INLINE void sum_4(const uint8_t (*q)[64], const struct act *x, int rows, __m256i sum[2][GROUP])
 {
     sum_nibbles(q, NULL, x, 0, 4, rows, sum);
     for (int t = 0; t < rows; t++) {
@@ -120,8 +120,8 @@ INLINE void sum_4(const uint8_t (*q)[4][32], const struct act *x, int rows, __m2
 }
 
 /* 5 bits: half of the pairs do. */
-INLINE void sum_5(const uint8_t (*q)[4][32], const uint8_t (*high)[32], const struct act *x,
-                  int rows, __m256i sum[2][GROUP])
+INLINE void sum_5(const uint8_t (*q)[64], const uint8_t *high, const struct act *x, int rows,
+                  __m256i sum[2][GROUP])
 {
     __m256i more[2][GROUP];
     sum_nibbles(q, high, x, 0, 2, rows, sum);
@@ -143,11 +143,11 @@ INLINE void add_signed(__m256i *sum, __m256i w, __m256i w_abs, __m256i a, bool f
     PIN(*sum);
 }
 
-INLINE void sum_8(const int8_t (*q)[8][32], const struct act *x, int rows, __m256i sum[2][GROUP])
+INLINE void sum_8(const int8_t (*q)[64], const struct act *x, int rows, __m256i sum[2][GROUP])
 {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++) {
-        __m256i w0 = load(q[0][j]), w1 = load(q[1][j]);
+        __m256i w0 = load(q[j]), w1 = load(q[j] + HALF);
         __m256i abs0 = _mm256_abs_epi8(w0), abs1 = _mm256_abs_epi8(w1);
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) {
@@ -158,14 +158,15 @@ INLINE void sum_8(const int8_t (*q)[8][32], const struct act *x, int rows, __m25
     }
 }
 
-/* The signed elements 4 j + i (*lo) and 16 + 4 j + i (*hi) of a half's vector j. high: (2, 32) */
-INLINE void split_6(const uint8_t *q, const uint8_t (*high)[32], int j, __m256i *lo, __m256i *hi)
+/* The signed elements 4 j + i (*lo) and 16 + 4 j + i (*hi) of a half's vector j. high: the half's
+ * part of the first of two vectors */
+INLINE void split_6(const uint8_t *q, const uint8_t *high, int j, __m256i *lo, __m256i *hi)
 {
     const __m256i bits45 = _mm256_set1_epi8(48), zero = _mm256_set1_epi8(32);
     __m256i h[2];
     split(q, NULL, j, lo, hi);
     for (int i = 0; i < 2; i++) {
-        h[i] = load(high[i]);
+        h[i] = load(high + i * 64);
         h[i] = j < 2 ? _mm256_slli_epi16(h[i], 4 - 2 * j) : _mm256_srli_epi16(h[i], 2 * j - 4);
         h[i] = _mm256_and_si256(h[i], bits45);
     }
@@ -188,7 +189,7 @@ INLINE void sum_half_6(const struct panel_q6_k *w, uint32_t s, int h, const stru
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         __m256i lo, hi;
-        split_6(w->q[s][h][j], w->h[s][h], j, &lo, &hi);
+        split_6(w->q[s][j] + HALF * h, w->h[s][0] + HALF * h, j, &lo, &hi);
         __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) {
@@ -359,15 +360,15 @@ INLINE void quants(enum gpu_type type, const uint8_t *w, uint32_t s, int h, int 
     const struct panel_q5_k *k5 = (const void *)w;
     const struct panel_q6_k *k6 = (const void *)w;
     if (type == GPU_Q8_0)
-        *lo = *hi = load(q8->q[h][j]);
+        *lo = *hi = load(q8->q[j] + HALF * h);
     else if (type == GPU_Q6_K)
-        split_6(k6->q[s][h][j], k6->h[s][h], j, lo, hi);
+        split_6(k6->q[s][j] + HALF * h, k6->h[s][0] + HALF * h, j, lo, hi);
     else if (type == GPU_Q4_K)
-        split(k5->q[s][h][j], NULL, j, lo, hi);
+        split(k5->q[s][j] + HALF * h, NULL, j, lo, hi);
     else if (type == GPU_Q5_K)
-        split(k5->q[s][h][j], k5->h[s][h], j, lo, hi);
+        split(k5->q[s][j] + HALF * h, k5->h[s] + HALF * h, j, lo, hi);
     else
-        split(q5->q[h][j], panel_format(type).h_at ? q5->h[h] : NULL, j, lo, hi);
+        split(q5->q[j] + HALF * h, panel_format(type).h_at ? q5->h + HALF * h : NULL, j, lo, hi);
 }
 
 /* d times the scale of the elements 0 .. 15 and of the others. */
@@ -587,12 +588,14 @@ INLINE float largest(__m256 v)
     return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
 }
 
-INLINE int32_t sum_of(__m256i v)
+/* The sums of a's lanes and of b's. */
+INLINE void sums_of(__m256i a, __m256i b, int32_t *a_sum, int32_t *b_sum)
 {
-    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    __m256i both = _mm256_hadd_epi32(a, b); /* pairs of a, of b, in each half */
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
-    return _mm_cvtsi128_si32(t);
+    *a_sum = _mm_cvtsi128_si32(t);
+    *b_sum = _mm_extract_epi32(t, 2);
 }
 
 static void quantize_block(const float *x, struct act *out)
@@ -610,13 +613,15 @@ static void quantize_block(const float *x, struct act *out)
         __m256 f = max_or(_mm256_mul_ps(v[i], inverse), _mm256_set1_ps(-127.0f));
         q[i] = _mm256_cvtps_epi32(_mm256_min_ps(f, end));
     }
-    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    int32_t low, high;
+    sums_of(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]), &low, &high);
     /* packing works within 128-bit lanes and leaves the fours in the order 0 2 4 6 1 3 5 7 */
     __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     b = _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)out->q, b);
     out->d = max / 127.0f;
-    out->sum = (float)sum_of(sum);
+    out->sum = (float)(low + high);
+    out->low = (float)low;
 }
 
 static void quantize(const float *x, uint32_t k, struct act *out)

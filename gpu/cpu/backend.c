@@ -32,8 +32,17 @@ static bool cpu_has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
 }
+static bool cpu_has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
 #else
 static bool cpu_has_avx2(void)
+{
+    return false;
+}
+static bool cpu_has_avx512(void)
 {
     return false;
 }
@@ -45,19 +54,20 @@ static bool cpu_has_avx2(void)
 static void choose_kernels(struct gpu *g)
 {
     bool fast = !g->config.plain && cpu_has_avx2();
-    g->linear = fast ? &linear_avx2 : &linear_plain;
+    bool faster = fast && !g->config.avx2 && cpu_has_avx512();
+    g->linear = faster ? &linear_avx512 : fast ? &linear_avx2 : &linear_plain;
     g->ops = fast ? &ops_avx2 : &ops_plain;
     g->attn = fast ? &attn_avx2 : &attn_plain;
     g->sample = fast ? &sample_avx2 : &sample_plain;
 }
 
-/* After load: int8 is what some weight takes, not what was asked for. */
+/* AVX2 and AVX-512 give the same bits and have one name. After load: int8 is what some weight takes, not what was asked for. */
 static void name_numerics(struct gpu *g)
 {
     static const char *const kv[GPU_KV_TYPES] = {
         [GPU_KV_F16] = "f16", [GPU_KV_F32] = "f32", [GPU_KV_INT8] = "int8"};
     snprintf(g->numerics, sizeof g->numerics, "cpu-%s-" KERNEL_VERSION "/%s/%s",
-             g->linear == &linear_avx2 ? "avx2" : "plain", g->int8 ? "int8" : "f32",
+             g->linear == &linear_plain ? "plain" : "avx2", g->int8 ? "int8" : "f32",
              kv[g->config.kv_type]);
 }
 

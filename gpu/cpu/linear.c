@@ -158,24 +158,24 @@ static uint32_t nibble_at(uint32_t r, uint32_t i, uint32_t *shift)
 {
     uint32_t low = i % 16;
     *shift = i / 16 * 4;
-    return r / 8 * 128 + low / 4 * 32 + r % 8 * 4 + low % 4;
+    return low / 4 * 64 + r * 4 + low % 4;
 }
 
 /* Bits from 4 on of element i of row r: their byte in the vectors h, and their shift. */
 static uint32_t high_at(uint32_t bits, uint32_t r, uint32_t i, uint32_t *shift)
 {
-    uint32_t j = i % 16 / 4, byte = r % 8 * 4 + i % 4;
+    uint32_t j = i % 16 / 4, byte = r * 4 + i % 4;
     if (bits == 6) {
         *shift = 2 * j;
-        return r / 8 * 64 + i / 16 * 32 + byte;
+        return i / 16 * 64 + byte;
     }
     *shift = i / 16 * 4 + j;
-    return r / 8 * 32 + byte;
+    return byte;
 }
 
 static uint32_t byte_at(uint32_t r, uint32_t i)
 {
-    return r / 8 * 256 + i / 4 * 32 + r % 8 * 4 + i % 4;
+    return i / 4 * 64 + r * 4 + i % 4;
 }
 
 static int16_t quant_of(struct panel_format format, const uint8_t *unit, uint32_t s, uint32_t r,
@@ -296,12 +296,12 @@ static void put_block(struct panel_format format, uint8_t *block, uint32_t r, co
         raw += 2;
     }
     if (format.h_at) {
-        put_fifths(block + format.h_at + r / 8 * 32 + r % 8 * 4, load_32(raw));
+        put_fifths(block + format.h_at + r * 4, load_32(raw));
         raw += 4;
     }
-    uint8_t *q = block + r / 8 * vectors * 32 + r % 8 * 4;
+    uint8_t *q = block + r * 4;
     for (uint32_t j = 0; j < vectors; j++)
-        memcpy(q + (size_t)32 * j, raw + (size_t)4 * j, 4);
+        memcpy(q + (size_t)64 * j, raw + (size_t)4 * j, 4);
 }
 
 /* Four bytes at a time: bits `shift` .. of the bytes of p that `mask` has in each. */
@@ -319,21 +319,21 @@ static void put_four(uint8_t *to, uint32_t v)
 static void put_sub_block(struct panel_format format, const struct sub_block *b, uint8_t *unit,
                           uint32_t s, uint32_t r)
 {
-    uint8_t *q = unit + s * NIBBLES + r / 8 * 128 + r % 8 * 4;
+    uint8_t *q = unit + s * NIBBLES + r * 4;
     for (uint32_t j = 0; j < 4; j++)
-        put_four(q + 32 * j, four(b->nibbles + 4 * j, b->shift, 15) |
+        put_four(q + 64 * j, four(b->nibbles + 4 * j, b->shift, 15) |
                                  four(b->nibbles + 16 + 4 * j, b->shift, 15) << 4);
     uint32_t low = 0, top = 0, extra = format.bits - 4u;
     for (uint32_t j = 0; j < 4 && b->high; j++) {
         low |= four(b->high + 4 * j, b->high_shift, (1u << extra) - 1) << extra * j;
         top |= four(b->high + 16 + 4 * j, b->high_shift, (1u << extra) - 1) << extra * j;
     }
-    uint8_t *h = unit + format.h_at + s * extra * 64 + r / 8 * extra * 32 + r % 8 * 4;
+    uint8_t *h = unit + format.h_at + s * extra * 64 + r * 4;
     if (extra == 1)
         put_four(h, low | top << 4);
     if (extra == 2) {
         put_four(h, low);
-        put_four(h + 32, top);
+        put_four(h + 64, top);
     }
 }
 

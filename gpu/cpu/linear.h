@@ -18,7 +18,7 @@
  *   int8, Q4_K Q5_K:       likewise, with d_w = d * scale and m_w = -(m * min) of the 32, both exact
  *   int8, Q6_K:            acc = fma(d_w * d_a, isum, acc)    isum = sum of scale * q_w * q_a, exact
  *   f32:                   acc = fma(w, x, acc)               for every k
- * The plain C kernels and the AVX2 ones give the same bits.
+ * The plain C kernels, the AVX2 and the AVX-512 ones give the same bits.
  */
 #ifndef LLMD_CPU_LINEAR_H
 #define LLMD_CPU_LINEAR_H
@@ -47,9 +47,10 @@ struct linear {
     uint8_t *panels_at;   /* (panels, blocks) blocks of panel.h, 64-byte aligned */
 };
 
-/* An activation block: x = d * q, sum = sum of q (exact). -127 <= q <= 127 whatever x was. */
+/* An activation block: x = d * q; sum of q, and of its first half (exact). -127 <= q <= 127 whatever
+ * x was. */
 struct act {
-    float d, sum;
+    float d, sum, low;
     int8_t q[LINEAR_BLOCK];
 };
 
@@ -68,8 +69,8 @@ struct linear_kernels {
     void (*multiply)(const struct linear *l, uint32_t p0, uint32_t p1, const struct linear_input *x,
                      uint32_t first, uint32_t n_rows, float *y, size_t stride);
 };
-/* linear_avx2 is all NULL in builds for other machines. */
-extern const struct linear_kernels linear_plain, linear_avx2;
+/* linear_avx2 and linear_avx512 (which wants VNNI) are all NULL in builds for other machines. */
+extern const struct linear_kernels linear_plain, linear_avx2, linear_avx512;
 
 /* Whether a tensor of that type can take int8 activations. */
 bool linear_quantized(enum gpu_type type);

@@ -23,14 +23,16 @@ static void quantize_block(const float *x, struct act *out)
         max = a > max ? a : max;
     }
     float inverse = max > 1e-30f ? 127.0f / max : 0.0f;
-    int sum = 0;
+    int sum = 0, low = 0;
     for (int i = 0; i < BLOCK; i++) {
         float q = x[i] * inverse;
         q = q > -127.0f ? q : -127.0f; /* in this form NaN gives -127 */
         q = q < 127.0f ? q : 127.0f;
         out->q[i] = (int8_t)__builtin_lrintf(q);
         sum += out->q[i];
+        low = i < BLOCK / 2 ? sum : low;
     }
+    out->low = (float)low;
     out->d = max / 127.0f;
     out->sum = (float)sum;
 }

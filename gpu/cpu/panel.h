@@ -1,15 +1,14 @@
 /* panel.h - the layout of packed weights: blocks of 16 output rows x 32 k.
  *
- * Quantized types. 32-bit lane r of every vector belongs to row r of its half (rows 0 - 7, 8 - 15),
- * so sums never cross lanes and a row's scale meets its sum by position.
+ * Quantized types. Vectors of 64 bytes; their 32-bit lane r belongs to row r, so sums never cross
+ * lanes and a row's scale meets its sum by position. Eight rows are a half, 32 bytes, for AVX2.
  *
- *   nibbles  q[half][j], j = 0 .. 3: byte 4 r + i holds of row r element 4 j + i in its low nibble
- *            and element 16 + 4 j + i in its high one
- *   fifths   h[half]: byte 4 r + i, bit j is bit 4 of element 4 j + i, bit 4 + j that of
- *            16 + 4 j + i
- *   sixths   h[half][2]: byte 4 r + i, bits 2 j and 2 j + 1 are bits 4 and 5 of element 4 j + i in
- *            the first vector, of 16 + 4 j + i in the second
- *   bytes    q[half][j], j = 0 .. 7: byte 4 r + i holds element 4 j + i, signed
+ *   nibbles  q[j], j = 0 .. 3: byte 4 r + i holds of row r element 4 j + i in its low nibble and
+ *            element 16 + 4 j + i in its high one
+ *   fifths   h: byte 4 r + i, bit j is bit 4 of element 4 j + i, bit 4 + j that of 16 + 4 j + i
+ *   sixths   h[2]: byte 4 r + i, bits 2 j and 2 j + 1 are bits 4 and 5 of element 4 j + i in the
+ *            first vector, of 16 + 4 j + i in the second
+ *   bytes    q[j], j = 0 .. 7: byte 4 r + i holds element 4 j + i, signed
  *   d, m     f16 of the 16 rows
  *
  *          offsets                             bytes
@@ -38,35 +37,35 @@
 #include "../tensor.h"
 
 struct panel_q4_0 {
-    uint8_t q[2][4][32];
+    uint8_t q[4][64];
     uint16_t d[16];
 };
 struct panel_q4_1 {
-    uint8_t q[2][4][32];
+    uint8_t q[4][64];
     uint16_t d[16], m[16];
 };
 struct panel_q5_0 {
-    uint8_t q[2][4][32], h[2][32];
+    uint8_t q[4][64], h[64];
     uint16_t d[16];
 };
 struct panel_q5_1 {
-    uint8_t q[2][4][32], h[2][32];
+    uint8_t q[4][64], h[64];
     uint16_t d[16], m[16];
 };
 struct panel_q8_0 {
-    int8_t q[2][8][32];
+    int8_t q[8][64];
     uint16_t d[16];
 };
 struct panel_q4_k {
-    uint8_t q[8][2][4][32], s[12][16];
+    uint8_t q[8][4][64], s[12][16];
     uint16_t d[16], m[16];
 };
 struct panel_q5_k {
-    uint8_t q[8][2][4][32], h[8][2][32], s[12][16];
+    uint8_t q[8][4][64], h[8][64], s[12][16];
     uint16_t d[16], m[16];
 };
 struct panel_q6_k {
-    uint8_t q[8][2][4][32], h[8][2][2][32];
+    uint8_t q[8][4][64], h[8][2][64];
     int8_t s[16][16];
     uint16_t d[16];
 };

@@ -14,7 +14,13 @@
 #include <immintrin.h>
 #endif
 
-enum { READ_BYTES = 256 << 20, DOT_ROUNDS = 1000000, DOT_LANES = 6, MAX_THREADS = 64 };
+enum {
+    READ_BYTES = 256 << 20,
+    DOT_ROUNDS = 1000000,
+    DOT_LANES = 6,
+    FMA_LANES = 12,
+    MAX_THREADS = 64
+};
 
 static uint8_t *memory;
 static pthread_barrier_t start_line;
@@ -76,6 +82,24 @@ __attribute__((target("avx2"))) static void dot_share(void)
         }
 }
 
+/* twelve chains: each instruction waits four cycles for the one before it, two start in a cycle */
+__attribute__((target("avx2,fma"))) static void fma_share(void)
+{
+    __m256 w = _mm256_set1_ps(0.5f), x = _mm256_set1_ps(1.0f), a = x, b = x, c = x, d = x, e = x,
+           f = x, g = x, h = x, i = x, j = x, k = x, l = x;
+    /* not to be taken for one and the same */
+    __asm__("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f));
+    __asm__("" : "+x"(g), "+x"(h), "+x"(i), "+x"(j), "+x"(k), "+x"(l));
+    for (long r = 0; r < DOT_ROUNDS; r++) {
+        a = _mm256_fmadd_ps(a, w, x), b = _mm256_fmadd_ps(b, w, x), c = _mm256_fmadd_ps(c, w, x);
+        d = _mm256_fmadd_ps(d, w, x), e = _mm256_fmadd_ps(e, w, x), f = _mm256_fmadd_ps(f, w, x);
+        g = _mm256_fmadd_ps(g, w, x), h = _mm256_fmadd_ps(h, w, x), i = _mm256_fmadd_ps(i, w, x);
+        j = _mm256_fmadd_ps(j, w, x), k = _mm256_fmadd_ps(k, w, x), l = _mm256_fmadd_ps(l, w, x);
+    }
+    __asm__ volatile("" ::"x"(a), "x"(b), "x"(c), "x"(d), "x"(e), "x"(f), "x"(g), "x"(h), "x"(i),
+                     "x"(j), "x"(k), "x"(l));
+}
+
 static bool have_avx2(void)
 {
     return __builtin_cpu_supports("avx2");
@@ -89,6 +113,7 @@ static void read_share(const uint8_t *from, size_t bytes)
     __asm__ volatile("" ::"r"(s));
 }
 static void dot_share(void) {}
+static void fma_share(void) {}
 static bool have_avx2(void)
 {
     return false;
@@ -112,6 +137,16 @@ static void *dot_thread(void *argument)
     pthread_barrier_wait(&start_line);
     uint64_t t0 = bench_now_ns();
     dot_share();
+    s->seconds = (double)(bench_now_ns() - t0) * 1e-9;
+    return NULL;
+}
+
+static void *fma_thread(void *argument)
+{
+    struct share *s = argument;
+    pthread_barrier_wait(&start_line);
+    uint64_t t0 = bench_now_ns();
+    fma_share();
     s->seconds = (double)(bench_now_ns() - t0) * 1e-9;
     return NULL;
 }
@@ -167,4 +202,13 @@ double roof_int8_ops_per_s(void)
     unsigned n = run(dot_thread, &seconds);
     return (double)n * DOT_ROUNDS * DOT_LANES * 64 /
            seconds; /* 32 products and 32 additions an instruction */
+}
+
+double roof_f32_ops_per_s(void)
+{
+    if (!have_avx2())
+        return 0;
+    double seconds;
+    unsigned n = run(fma_thread, &seconds);
+    return (double)n * DOT_ROUNDS * FMA_LANES * 16 / seconds;
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 double roof_read_bytes_per_s(void); /* reading 256 MiB of memory (huge pages where granted) */
+double roof_f32_ops_per_s(void);    /* likewise of fused multiply-adds of f32 */
 double roof_int8_ops_per_s(void);   /* 8-bit multiply and add counted as two; 0 without AVX2 */
 
 uint64_t bench_now_ns(void);

@@ -12,13 +12,20 @@ static const enum gpu_type types[] = {GPU_F32,  GPU_F16,  GPU_BF16, GPU_Q4_0, GP
                                       GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-static bool have_avx2(void)
+/* The kernels beside the plain ones that this machine runs: NULL past the last. */
+static const struct linear_kernels *fast(size_t i)
 {
+    const struct linear_kernels *have[3] = {0};
+    size_t n = 0;
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && linear_avx2.multiply;
-#else
-    return false;
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && linear_avx2.multiply)
+        have[n++] = &linear_avx2;
+    if (avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
+        linear_avx512.multiply)
+        have[n++] = &linear_avx512;
 #endif
+    return have[i];
 }
 
 static struct rnd rnd = {1};
@@ -200,13 +207,13 @@ static void check_shape(enum gpu_type type, bool int8, uint32_t n, uint32_t k, u
 
     multiply(&linear_plain, &w.l, x, rows, y);
     check_values(&w, x, y, rows);
-    if (have_avx2()) {
-        multiply(&linear_avx2, &w.l, x, rows, z);
+    for (size_t i = 0; fast(i); i++) {
+        multiply(fast(i), &w.l, x, rows, z);
         assert_memory_equal(y, z, y_bytes);
         for (uint32_t some = 1; some < rows; some = some * 2 + 1) /* rows in calls of `some` */
             for (uint32_t t = 0; t < rows; t += some) {
                 uint32_t m = rows - t < some ? rows - t : some;
-                multiply(&linear_avx2, &w.l, x + (size_t)t * k, m, z);
+                multiply(fast(i), &w.l, x + (size_t)t * k, m, z);
                 assert_memory_equal(y + t * stride, z, m * stride * sizeof *z);
             }
     }
@@ -227,6 +234,37 @@ static void kernels_agree(void **state)
                 for (enum fill f = 0; f < FILLS; f++)
                     check_shape(types[i], int8, shapes[s][0], whole_blocks(types[i], shapes[s][1]),
                                 shapes[s][2], f);
+}
+
+/* n x k of the products of the models that the project is tried with: SmolLM2-135M's and Gemma 3
+ * 270M's, their output heads cut short but for the long form. */
+static void shapes_in_use(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][2] = {{576, 576},  {192, 576},  {1536, 576}, {576, 1536},
+                                         {1024, 640}, {256, 640},  {640, 1024}, {2048, 640},
+                                         {640, 2048}, {2000, 576}, {2000, 640}};
+    static const enum gpu_type quantized[] = {GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1,
+                                              GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K};
+    enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_QUANTIZED = 8 };
+    for (size_t s = 0; s < N_SHAPES; s++)
+        for (size_t t = 0; t < N_QUANTIZED; t++)
+            if (test_exhaustive() || (s + t) % 4 == 0)
+                check_shape(quantized[t], true, shapes[s][0],
+                            whole_blocks(quantized[t], shapes[s][1]), 3 + (uint32_t)(s + t) % 11,
+                            RANDOM);
+    if (test_exhaustive())
+        check_shape(GPU_Q8_0, true, 49152, 576, 9, RANDOM);
+}
+
+/* Every count of rows is made up of passes; each meets each count of the other kernels. */
+static void every_count_of_rows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_TYPES; i++)
+        for (uint32_t rows = 1; rows <= 26; rows++)
+            check_shape(types[i], linear_quantized(types[i]), 32, whole_blocks(types[i], 64), rows,
+                        RANDOM);
 }
 
 static void any_k_for_floats(void **state)
@@ -254,14 +292,15 @@ static void quantized_inputs_stay_in_range(void **state)
         for (int i = 0; i < LINEAR_BLOCK; i++)
             x[i] = rnd_u32(&rnd) % 8 ? random_float() : odd[rnd_u32(&rnd) % ODD];
         linear_plain.quantize(x, LINEAR_BLOCK, &a);
-        int sum = 0;
+        int sum = 0, low = 0;
         for (int i = 0; i < LINEAR_BLOCK; i++) {
             assert_in_range(a.q[i] + 127, 0, 254);
             sum += a.q[i];
+            low += i < LINEAR_BLOCK / 2 ? a.q[i] : 0;
         }
-        assert_true(a.sum == (float)sum);
-        if (have_avx2()) {
-            linear_avx2.quantize(x, LINEAR_BLOCK, &b);
+        assert_true(a.sum == (float)sum && a.low == (float)low);
+        for (size_t i = 0; fast(i); i++) {
+            fast(i)->quantize(x, LINEAR_BLOCK, &b);
             assert_memory_equal(&a, &b, sizeof a);
         }
     }
@@ -278,7 +317,7 @@ static void odd_inputs_give_the_same(void **state)
 {
     (void)state;
     enum { N = 16, K = 256, ROWS = 5 };
-    if (!have_avx2())
+    if (!fast(0))
         skip();
     for (int i = 0; i < N_TYPES; i++)
         for (int int8 = 0; int8 <= linear_quantized(types[i]); int8++) {
@@ -291,8 +330,10 @@ static void odd_inputs_give_the_same(void **state)
             x[2 * K] = -INFINITY;
             x[3 * K + 1] = 1e-42f;
             multiply(&linear_plain, &w.l, x, ROWS, y);
-            multiply(&linear_avx2, &w.l, x, ROWS, z);
-            assert_same(y, z, ROWS * N);
+            for (size_t j = 0; fast(j); j++) {
+                multiply(fast(j), &w.l, x, ROWS, z);
+                assert_same(y, z, ROWS * N);
+            }
             for (int c = 0; c < N; c++) /* the row beside them is untouched by its neighbours */
                 assert_true(isfinite(y[4 * N + c]));
             free_weights(&w);
@@ -381,6 +422,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_agree),
+        cmocka_unit_test(shapes_in_use),
+        cmocka_unit_test(every_count_of_rows),
         cmocka_unit_test(any_k_for_floats),
         cmocka_unit_test(quantized_inputs_stay_in_range),
         cmocka_unit_test(odd_inputs_give_the_same),

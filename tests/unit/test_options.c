@@ -239,7 +239,7 @@ static void out_of_range(void **state)
     refused("--model a --kv-cache-memory 0", "out of range");
     refused("--model a --kv-cache-memory 99999999T", "out of range");
     refused("--model a --kv-cache-memory 1G --num-kv-blocks 3", "give one");
-    refused("--model a --backend cuda", "--backend is one of cpu|cpu-plain, not 'cuda'");
+    refused("--model a --backend cuda", "--backend is one of cpu|cpu-avx2|cpu-plain, not 'cuda'");
     refused("--model a --activations int", "--activations is one of int8|f32");
     refused("--model a --kv-cache-dtype int4", "--kv-cache-dtype is one of f16|f32|int8");
     refused("--model a --instance ../x", "'../x' is not a name");

@@ -1,0 +1,399 @@
+/* avx512_linear.c - products with packed weights on AVX-512 with VNNI: 16 outputs x up to 8 rows at
+ * a time, one vector of a panel a load.
+ *
+ * vpdpbusd multiplies unsigned by signed bytes and adds fours of products to 32-bit sums, so there
+ * is no narrow sum that could overflow: every type takes the same path, and the zero point (128 for
+ * 8 bits, which are made unsigned on the way) comes off through the activation block's sum. All
+ * integers stay below 2^24, so what is computed of them in floats is exact:
+ *   8 bits  a block's sum is at most 32 * 255 * 127
+ *   6 bits  each 16 elements at most 16 * 63 * 127, less 32 * their sum: 65,024; times a scale of at
+ *           most 128, twice: 16,646,144
+ * Floats follow linear.h's chain, one explicit operation each: the same bits as the other kernels.
+ * Products with float activations are avx2_linear.c's.
+ */
+#include "linear.h"
+
+#ifdef __AVX512VNNI__
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "panel.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum {
+    PANEL = LINEAR_PANEL,
+    GROUP = LINEAR_GROUP,
+    ROWS = 2 * GROUP, /* rows that share a pass over a panel */
+    LINE = 64,
+    AHEAD = 1280 /* where all rows share one pass: how far ahead its weights are asked for */
+};
+
+/* Which lines of each block a pass asks for, `distance` bytes ahead of where it reads. */
+struct ahead {
+    uint32_t from, to;
+    size_t distance;
+};
+
+/* Rows first .. first + rows - 1 against one panel. */
+struct pass {
+    const uint8_t *panel;
+    uint32_t blocks;
+    const struct act *x; /* of the first row; its group's rows follow */
+    size_t next_group;   /* blocks from there to the next group */
+    float *y;
+    size_t stride;
+    struct ahead ahead;
+};
+
+INLINE __m512i load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+INLINE __m512 halves(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+INLINE __m512i bytes(const void *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+}
+
+/* Row t's activations of the block at x. */
+INLINE const struct act *act_of(const struct act *x, size_t next_group, int t)
+{
+    return t < GROUP ? x + t : x + next_group + (t - GROUP);
+}
+
+/* sum += w . the four activations at a, in every lane */
+INLINE __m512i add_four(__m512i sum, __m512i w, const int8_t *a)
+{
+    int32_t four;
+    memcpy(&four, a, sizeof four);
+    return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(four));
+}
+
+/* ---- unsigned quants ---- */
+
+/* Elements 4 j + i (*lo) and 16 + 4 j + i (*hi) of vector j. high: NULL for 4-bit types, or the bits
+ * above: one vector of fifths, two of sixths. */
+INLINE void split(const uint8_t *q, const uint8_t *high, int extra, int j, __m512i *lo, __m512i *hi)
+{
+    const __m512i low4 = _mm512_set1_epi8(15);
+    __m512i v = load(q);
+    *lo = _mm512_and_si512(v, low4);
+    *hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low4);
+    if (extra == 1) {
+        const __m512i bit4 = _mm512_set1_epi8(16);
+        __m512i h = load(high);
+        *lo = _mm512_or_si512(*lo, _mm512_and_si512(_mm512_slli_epi16(h, 4 - (unsigned)j), bit4));
+        *hi = _mm512_or_si512(*hi, _mm512_and_si512(_mm512_srli_epi16(h, (unsigned)j), bit4));
+    }
+    if (extra == 2) {
+        const __m512i bits45 = _mm512_set1_epi8(48);
+        __m512i h[2] = {load(high), load(high + LINE)};
+        for (int i = 0; i < 2; i++)
+            h[i] = j < 2 ? _mm512_slli_epi16(h[i], 4 - 2 * (unsigned)j)
+                         : _mm512_srli_epi16(h[i], 2 * (unsigned)j - 4);
+        *lo = _mm512_or_si512(*lo, _mm512_and_si512(h[0], bits45));
+        *hi = _mm512_or_si512(*hi, _mm512_and_si512(h[1], bits45));
+    }
+}
+
+/* ---- exact sums of one block; rows is a constant ---- */
+
+/* Of the elements 0 .. 15 and of 16 .. 31; where both are the same array, of all. */
+INLINE void sum_nibbles(const uint8_t (*q)[LINE], const uint8_t *high, int extra,
+                        const struct act *x, size_t next_group, int rows, __m512i *lo_sum,
+                        __m512i *hi_sum)
+{
+    UNROLL
+    for (int t = 0; t < rows; t++)
+        lo_sum[t] = hi_sum[t] = _mm512_setzero_si512();
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        __m512i lo, hi;
+        split(q[j], high, extra, j, &lo, &hi);
+        UNROLL
+        for (int t = 0; t < rows; t++) {
+            const int8_t *a = act_of(x, next_group, t)->q + 4 * j;
+            lo_sum[t] = add_four(lo_sum[t], lo, a);
+            hi_sum[t] = add_four(hi_sum[t], hi, a + 16);
+        }
+    }
+}
+
+INLINE void sum_bytes(const int8_t (*q)[LINE], const struct act *x, size_t next_group, int rows,
+                      __m512i *sum)
+{
+    UNROLL
+    for (int t = 0; t < rows; t++)
+        sum[t] = _mm512_setzero_si512();
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        __m512i w = _mm512_xor_si512(load(q[j]), _mm512_set1_epi8(-128)); /* + 128 */
+        UNROLL
+        for (int t = 0; t < rows; t++)
+            sum[t] = add_four(sum[t], w, act_of(x, next_group, t)->q + 4 * j);
+    }
+}
+
+/* Block s of the unit at w: the quants' sum, zero still in it; not of Q6_K. */
+INLINE void sum_block(enum gpu_type type, const uint8_t *w, uint32_t s, const struct act *x,
+                      size_t next_group, int rows, __m512i *sum)
+{
+    const struct panel_q5_0 *q5 = (const void *)w; /* q and h lie alike in Q5_1, q in Q4_* */
+    const struct panel_q5_k *k5 = (const void *)w; /* q in Q4_K */
+    if (type == GPU_Q8_0)
+        sum_bytes(((const struct panel_q8_0 *)w)->q, x, next_group, rows, sum);
+    else if (type == GPU_Q4_0 || type == GPU_Q4_1)
+        sum_nibbles(q5->q, NULL, 0, x, next_group, rows, sum, sum);
+    else if (type == GPU_Q4_K)
+        sum_nibbles(k5->q[s], NULL, 0, x, next_group, rows, sum, sum);
+    else if (type == GPU_Q5_K)
+        sum_nibbles(k5->q[s], k5->h[s], 1, x, next_group, rows, sum, sum);
+    else
+        sum_nibbles(q5->q, q5->h, 1, x, next_group, rows, sum, sum);
+}
+
+/* ---- d and m of a block's rows ---- */
+
+/* Scale and min of block s of a unit, from the packed scales (12, 16). */
+INLINE void unpack_scales(const uint8_t (*scales)[PANEL], uint32_t s, __m512 *scale, __m512 *min)
+{
+    const __m512i low4 = _mm512_set1_epi32(15), low6 = _mm512_set1_epi32(63);
+    __m512i a = bytes(scales[s]), b = bytes(scales[s + 4]);
+    if (s < 4) {
+        a = _mm512_and_si512(a, low6);
+        b = _mm512_and_si512(b, low6);
+    } else {
+        __m512i top = _mm512_srli_epi32(bytes(scales[s - 4]), 6);
+        __m512i min_top = _mm512_srli_epi32(a, 6);
+        a = _mm512_or_si512(_mm512_and_si512(b, low4), _mm512_slli_epi32(top, 4));
+        b = _mm512_or_si512(_mm512_srli_epi32(b, 4), _mm512_slli_epi32(min_top, 4));
+    }
+    *scale = _mm512_cvtepi32_ps(a);
+    *min = _mm512_cvtepi32_ps(b);
+}
+
+INLINE __m512 negative(__m512 x)
+{
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+    return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), sign));
+}
+
+/* Of block s of the unit at w; m only where the type has it. */
+INLINE void block_scales(enum gpu_type type, const uint8_t *w, uint32_t s, __m512 *d, __m512 *m)
+{
+    struct panel_format format = panel_format(type);
+    *d = halves((const uint16_t *)(const void *)(w + format.d_at));
+    *m = format.m_at ? halves((const uint16_t *)(const void *)(w + format.m_at)) : *d;
+    if (type == GPU_Q4_K || type == GPU_Q5_K) {
+        __m512 scale, min;
+        unpack_scales((const uint8_t(*)[PANEL])(w + format.s_at), s, &scale, &min);
+        *d = _mm512_mul_ps(*d, scale);
+        *m = negative(_mm512_mul_ps(*m, min));
+    }
+}
+
+/* ---- the chain ---- */
+
+/* The next link for every row. */
+INLINE void add_block(enum gpu_type type, const uint8_t *w, uint32_t b, const struct act *x,
+                      size_t next_group, int rows, const __m512i *sum, __m512 *acc)
+{
+    struct panel_format format = panel_format(type);
+    __m512 d, m;
+    block_scales(type, w, b, &d, &m);
+    UNROLL
+    for (int t = 0; t < rows; t++) {
+        const struct act *a = act_of(x, next_group, t);
+        __m512 s = _mm512_cvtepi32_ps(sum[t]);
+        __m512 d_a = _mm512_set1_ps(a->d), asum = _mm512_set1_ps(a->sum);
+        if (format.m_at) {
+            s = _mm512_fmadd_ps(d, s, _mm512_mul_ps(m, asum));
+            acc[t] = _mm512_fmadd_ps(d_a, s, acc[t]);
+        } else {
+            int zero = type == GPU_Q8_0 ? 128 : format.zero;
+            s = _mm512_fnmadd_ps(_mm512_set1_ps((float)zero), asum, s);
+            acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(d, d_a), s, acc[t]);
+        }
+    }
+}
+
+INLINE __m512 signed_scales(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+}
+
+/* Sum and link of block s of a Q6_K unit: its scales are of 16 elements. */
+INLINE void add_block_6(const struct panel_q6_k *w, uint32_t s, const struct act *x,
+                        size_t next_group, int rows, __m512 *acc)
+{
+    __m512i lo[ROWS], hi[ROWS];
+    sum_nibbles(w->q[s], w->h[s][0], 2, x, next_group, rows, lo, hi);
+    const __m512 zero = _mm512_set1_ps(32);
+    __m512 d = halves(w->d), lo_scale = signed_scales(w->s[2 * s]),
+           hi_scale = signed_scales(w->s[2 * s + 1]);
+    UNROLL
+    for (int t = 0; t < rows; t++) {
+        const struct act *a = act_of(x, next_group, t);
+        __m512 low = _mm512_set1_ps(a->low), high = _mm512_set1_ps(a->sum - a->low);
+        __m512 f = _mm512_fnmadd_ps(zero, low, _mm512_cvtepi32_ps(lo[t]));
+        __m512 g = _mm512_fnmadd_ps(zero, high, _mm512_cvtepi32_ps(hi[t]));
+        f = _mm512_fmadd_ps(f, lo_scale, _mm512_mul_ps(g, hi_scale));
+        acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(a->d)), f, acc[t]);
+    }
+}
+
+INLINE void ask(const uint8_t *block, const struct ahead *a)
+{
+    for (uint32_t i = a->from; i < a->to; i++)
+        _mm_prefetch((const char *)block + a->distance + (size_t)i * LINE, _MM_HINT_T0);
+}
+
+/* One panel against up to ROWS rows. */
+INLINE void pass_body(enum gpu_type type, const struct pass *p, int rows)
+{
+    struct panel_format format = panel_format(type);
+    const struct ahead ahead = p->ahead;
+    const uint8_t *w = p->panel;
+    const struct act *x = p->x;
+    __m512 acc[ROWS];
+    UNROLL
+    for (int t = 0; t < rows; t++)
+        acc[t] = _mm512_setzero_ps();
+    for (uint32_t left = p->blocks; left > 0; left -= format.blocks, w += format.bytes)
+        for (uint32_t b = 0; b < format.blocks; b++, x += GROUP) {
+            __m512i sum[ROWS];
+            ask(w + b * (format.bytes / format.blocks), &ahead);
+            if (type == GPU_Q6_K) {
+                add_block_6((const void *)w, b, x, p->next_group, rows, acc);
+            } else {
+                sum_block(type, w, b, x, p->next_group, rows, sum);
+                add_block(type, w, b, x, p->next_group, rows, sum, acc);
+            }
+        }
+    UNROLL
+    for (int t = 0; t < rows; t++)
+        _mm512_storeu_ps(p->y + t * p->stride, acc[t]);
+}
+
+/* ---- every type and number of rows as a function of its own ---- */
+
+#define PASS(NAME, TYPE, N)                                                                        \
+    static __attribute__((noinline)) void NAME##_##N(const struct pass *p)                         \
+    {                                                                                              \
+        pass_body(TYPE, p, N);                                                                     \
+    }
+#define PASSES(NAME, TYPE)                                                                         \
+    PASS(NAME, TYPE, 1)                                                                            \
+    PASS(NAME, TYPE, 2)                                                                            \
+    PASS(NAME, TYPE, 3)                                                                            \
+    PASS(NAME, TYPE, 4)                                                                            \
+    PASS(NAME, TYPE, 8)                                                                            \
+    static const pass_of NAME[ROWS + 1] = {NULL,     NAME##_1, NAME##_2,                           \
+                                           NAME##_3, NAME##_4, [ROWS] = NAME##_8};
+
+typedef void (*pass_of)(const struct pass *p);
+PASSES(q4_0, GPU_Q4_0)
+PASSES(q4_1, GPU_Q4_1)
+PASSES(q5_0, GPU_Q5_0)
+PASSES(q5_1, GPU_Q5_1)
+PASSES(q8_0, GPU_Q8_0)
+PASSES(q4_k, GPU_Q4_K)
+PASSES(q5_k, GPU_Q5_K)
+PASSES(q6_k, GPU_Q6_K)
+
+static const pass_of *passes_of(enum gpu_type type)
+{
+    switch (type) {
+    case GPU_Q4_0:
+        return q4_0;
+    case GPU_Q4_1:
+        return q4_1;
+    case GPU_Q5_0:
+        return q5_0;
+    case GPU_Q5_1:
+        return q5_1;
+    case GPU_Q8_0:
+        return q8_0;
+    case GPU_Q4_K:
+        return q4_k;
+    case GPU_Q5_K:
+        return q5_k;
+    case GPU_Q6_K:
+        return q6_k;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- all rows, panel by panel ---- */
+
+/* Rows of the next pass: with 8, 4, and 1 .. 3 every count is made up. */
+static uint32_t rows_of_pass(uint32_t left)
+{
+    return left >= ROWS ? ROWS : left >= GROUP ? GROUP : left;
+}
+
+/* The passes over a panel share out the lines of the next one, which then lies in the cache when the
+ * first of them comes to it. */
+static struct ahead ahead_of_pass(const struct linear *l, uint32_t row, uint32_t rows,
+                                  uint32_t n_rows)
+{
+    uint32_t lines = (l->block_bytes + LINE - 1) / LINE;
+    if (rows == n_rows)
+        return (struct ahead){0, lines, AHEAD};
+    return (struct ahead){lines * row / n_rows, lines * (row + rows) / n_rows, l->panel_bytes};
+}
+
+static void multiply_int8(const struct linear *l, uint32_t p0, uint32_t p1, const struct act *acts,
+                          uint32_t first, uint32_t n_rows, float *y, size_t stride)
+{
+    const pass_of *passes = passes_of(l->type);
+    for (uint32_t p = p0; p < p1; p++) {
+        struct pass pass = {.panel = l->panels_at + p * l->panel_bytes,
+                            .blocks = l->blocks,
+                            .next_group = (size_t)l->blocks * GROUP,
+                            .stride = stride};
+        for (uint32_t row = 0, rows; row < n_rows; row += rows) {
+            rows = rows_of_pass(n_rows - row);
+            pass.x = linear_act((struct act *)acts, l->k, first + row);
+            pass.y = y + row * stride + (size_t)p * PANEL;
+            pass.ahead = ahead_of_pass(l, row, rows, n_rows);
+            passes[rows](&pass);
+        }
+    }
+}
+
+static void multiply(const struct linear *l, uint32_t p0, uint32_t p1,
+                     const struct linear_input *in, uint32_t first, uint32_t n_rows, float *y,
+                     size_t stride)
+{
+    assert(first % GROUP == 0 && (uintptr_t)y % 32 == 0 && stride % 8 == 0);
+    if (l->int8)
+        multiply_int8(l, p0, p1, in->acts, first, n_rows, y, stride);
+    else
+        linear_avx2.multiply(l, p0, p1, in, first, n_rows, y, stride);
+}
+
+static void quantize(const float *x, uint32_t k, struct act *out)
+{
+    linear_avx2.quantize(x, k, out);
+}
+
+const struct linear_kernels linear_avx512 = {.quantize = quantize, .multiply = multiply};
+
+#else
+
+const struct linear_kernels linear_avx512 = {0};
+
+#endif
