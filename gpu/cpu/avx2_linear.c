@@ -23,7 +23,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PANEL = LINEAR_PANEL, BLOCK = LINEAR_BLOCK, GROUP = LINEAR_GROUP, HALF = 32 };
+enum {
+    PANEL = LINEAR_PANEL,
+    BLOCK = LINEAR_BLOCK,
+    GROUP = LINEAR_GROUP,
+    HALF = 32,
+    FLOAT_ROWS = 6 /* rows of f32 that share a pass: as many sums as registers hold */
+};
 
 /* How far ahead of a panel's first pass its bytes are asked for; passes after it find them in L1.
  */
@@ -113,6 +119,7 @@ INLINE void sum_nibbles(const uint8_t (*q)[64], const uint8_t *high, const struc
 INLINE void sum_4(const uint8_t (*q)[64], const struct act *x, int rows, __m256i sum[2][GROUP])
 {
     sum_nibbles(q, NULL, x, 0, 4, rows, sum);
+#pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         sum[0][t] = widen(sum[0][t]);
         sum[1][t] = widen(sum[1][t]);
@@ -125,11 +132,13 @@ INLINE void sum_5(const uint8_t (*q)[64], const uint8_t *high, const struct act 
 {
     __m256i more[2][GROUP];
     sum_nibbles(q, high, x, 0, 2, rows, sum);
+#pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         sum[0][t] = widen(sum[0][t]);
         sum[1][t] = widen(sum[1][t]);
     }
     sum_nibbles(q, high, x, 2, 4, rows, more);
+#pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         sum[0][t] = _mm256_add_epi32(sum[0][t], widen(more[0][t]));
         sum[1][t] = _mm256_add_epi32(sum[1][t], widen(more[1][t]));
@@ -199,6 +208,7 @@ INLINE void sum_half_6(const struct panel_q6_k *w, uint32_t s, int h, const stru
         }
     }
     __m256i lo_scale = twice(w->s[2 * s] + 8 * h), hi_scale = twice(w->s[2 * s + 1] + 8 * h);
+#pragma GCC unroll 4
     for (int t = 0; t < rows; t++)
         sum[t] = _mm256_add_epi32(_mm256_madd_epi16(lo_sum[t], lo_scale),
                                   _mm256_madd_epi16(hi_sum[t], hi_scale));
@@ -292,8 +302,9 @@ INLINE void add_block(enum gpu_type type, const uint8_t *w, uint32_t b, int h, c
     }
 }
 
-INLINE void store(float *y, size_t stride, int rows, __m256 acc[2][GROUP])
+INLINE void store(float *y, size_t stride, int rows, __m256 (*acc)[FLOAT_ROWS])
 {
+#pragma GCC unroll 6
     for (int t = 0; t < rows; t++) {
         _mm256_store_ps(y + t * stride, acc[0][t]);
         _mm256_store_ps(y + t * stride + 8, acc[1][t]);
@@ -305,8 +316,9 @@ INLINE void int8_kernel(enum gpu_type type, const uint8_t *w, uint32_t blocks, c
                         float *y, size_t stride, int rows, bool ahead)
 {
     struct panel_format format = panel_format(type);
-    __m256 acc[2][GROUP];
-    for (int t = 0; t < rows; t++)
+    __m256 acc[2][FLOAT_ROWS];
+#pragma GCC unroll 6
+    for (int t = 0; t < rows; t++) /* unrolled early: or the sums live in memory */
         acc[0][t] = acc[1][t] = _mm256_setzero_ps();
     for (; blocks > 0; blocks -= format.blocks, w += format.bytes)
         for (uint32_t b = 0; b < format.blocks; b++, x += GROUP) {
@@ -427,8 +439,9 @@ INLINE void f32_kernel(enum gpu_type type, const uint8_t *w, uint32_t k, const f
                        size_t x_stride, float *y, size_t stride, int rows, bool ahead)
 {
     struct panel_format format = panel_format(type);
-    __m256 acc[2][GROUP];
-    for (int t = 0; t < rows; t++)
+    __m256 acc[2][FLOAT_ROWS];
+#pragma GCC unroll 6
+    for (int t = 0; t < rows; t++) /* unrolled early: or the sums live in memory */
         acc[0][t] = acc[1][t] = _mm256_setzero_ps();
     for (uint32_t at = 0, b = 0; at < k; at += BLOCK, x += BLOCK) {
         _Alignas(32) float unpacked[BLOCK][PANEL];
@@ -441,7 +454,7 @@ INLINE void f32_kernel(enum gpu_type type, const uint8_t *w, uint32_t k, const f
         }
         for (uint32_t i = 0; i < n; i++) {
             __m256 w0 = weights(type, w, unpacked, i, 0), w1 = weights(type, w, unpacked, i, 1);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
             for (int t = 0; t < rows; t++) {
                 __m256 v = _mm256_broadcast_ss(&x[t * x_stride + i]);
                 acc[0][t] = _mm256_fmadd_ps(w0, v, acc[0][t]);
@@ -484,38 +497,52 @@ INLINE void pass_body(enum gpu_type type, bool int8, const struct pass *p, int r
     {                                                                                              \
         pass_body(TYPE, INT8, p, ROWS, AHEAD_);                                                    \
     }
-/* The kernels 1 .. 4 make the first pass over a panel, `more` the others. */
-#define PASSES(NAME, TYPE, INT8)                                                                   \
-    PASS(NAME##_1, TYPE, INT8, 1, true)                                                            \
-    PASS(NAME##_2, TYPE, INT8, 2, true)                                                            \
-    PASS(NAME##_3, TYPE, INT8, 3, true)                                                            \
-    PASS(NAME##_4, TYPE, INT8, 4, true)                                                            \
-    PASS(NAME##_more, TYPE, INT8, 4, false)                                                        \
-    static const struct passes NAME = {{NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4}, NAME##_more};
+/* The kernels with a number make the first pass over a panel, `more` the others. */
+#define PASSES(NAME, TYPE)                                                                         \
+    PASS(NAME##_1, TYPE, true, 1, true)                                                            \
+    PASS(NAME##_2, TYPE, true, 2, true)                                                            \
+    PASS(NAME##_3, TYPE, true, 3, true)                                                            \
+    PASS(NAME##_4, TYPE, true, 4, true)                                                            \
+    PASS(NAME##_more, TYPE, true, 4, false)                                                        \
+    static const struct passes NAME = {                                                            \
+        GROUP, {NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4}, NAME##_more};
+#define FLOAT_PASSES(NAME, TYPE)                                                                   \
+    PASS(NAME##_1, TYPE, false, 1, true)                                                           \
+    PASS(NAME##_2, TYPE, false, 2, true)                                                           \
+    PASS(NAME##_3, TYPE, false, 3, true)                                                           \
+    PASS(NAME##_4, TYPE, false, 4, true)                                                           \
+    PASS(NAME##_5, TYPE, false, 5, true)                                                           \
+    PASS(NAME##_6, TYPE, false, 6, true)                                                           \
+    PASS(NAME##_more, TYPE, false, 6, false)                                                       \
+    static const struct passes NAME = {                                                            \
+        FLOAT_ROWS,                                                                                \
+        {NULL, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6},                        \
+        NAME##_more};
 
 struct passes {
-    void (*rows[GROUP + 1])(const struct pass *p);
+    uint32_t most; /* rows of a pass */
+    void (*rows[FLOAT_ROWS + 1])(const struct pass *p);
     void (*more)(const struct pass *p);
 };
-PASSES(q4_0, GPU_Q4_0, true)
-PASSES(q4_1, GPU_Q4_1, true)
-PASSES(q5_0, GPU_Q5_0, true)
-PASSES(q5_1, GPU_Q5_1, true)
-PASSES(q8_0, GPU_Q8_0, true)
-PASSES(q4_k, GPU_Q4_K, true)
-PASSES(q5_k, GPU_Q5_K, true)
-PASSES(q6_k, GPU_Q6_K, true)
-PASSES(f32_q4_0, GPU_Q4_0, false)
-PASSES(f32_q4_1, GPU_Q4_1, false)
-PASSES(f32_q5_0, GPU_Q5_0, false)
-PASSES(f32_q5_1, GPU_Q5_1, false)
-PASSES(f32_q8_0, GPU_Q8_0, false)
-PASSES(f32_q4_k, GPU_Q4_K, false)
-PASSES(f32_q5_k, GPU_Q5_K, false)
-PASSES(f32_q6_k, GPU_Q6_K, false)
-PASSES(f32_f32, GPU_F32, false)
-PASSES(f32_f16, GPU_F16, false)
-PASSES(f32_bf16, GPU_BF16, false)
+PASSES(q4_0, GPU_Q4_0)
+PASSES(q4_1, GPU_Q4_1)
+PASSES(q5_0, GPU_Q5_0)
+PASSES(q5_1, GPU_Q5_1)
+PASSES(q8_0, GPU_Q8_0)
+PASSES(q4_k, GPU_Q4_K)
+PASSES(q5_k, GPU_Q5_K)
+PASSES(q6_k, GPU_Q6_K)
+FLOAT_PASSES(f32_q4_0, GPU_Q4_0)
+FLOAT_PASSES(f32_q4_1, GPU_Q4_1)
+FLOAT_PASSES(f32_q5_0, GPU_Q5_0)
+FLOAT_PASSES(f32_q5_1, GPU_Q5_1)
+FLOAT_PASSES(f32_q8_0, GPU_Q8_0)
+FLOAT_PASSES(f32_q4_k, GPU_Q4_K)
+FLOAT_PASSES(f32_q5_k, GPU_Q5_K)
+FLOAT_PASSES(f32_q6_k, GPU_Q6_K)
+FLOAT_PASSES(f32_f32, GPU_F32)
+FLOAT_PASSES(f32_f16, GPU_F16)
+FLOAT_PASSES(f32_bf16, GPU_BF16)
 
 static const struct passes *passes_of(enum gpu_type type, bool int8)
 {
@@ -561,8 +588,8 @@ static void multiply(const struct linear *l, uint32_t p0, uint32_t p1,
                             .y = y + (size_t)p * PANEL,
                             .stride = stride};
         for (uint32_t left = n_rows; left > 0;) {
-            uint32_t rows = left < GROUP ? left : GROUP;
-            if (left == n_rows || rows < GROUP)
+            uint32_t rows = left < passes->most ? left : passes->most;
+            if (left == n_rows || rows < passes->most)
                 passes->rows[rows](&pass);
             else
                 passes->more(&pass);
