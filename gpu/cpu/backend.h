@@ -61,6 +61,7 @@ struct cpu_workspace {
     float *gate, *up;             /* (CPU_CHUNK, ffn) each thread has columns of its own */
     float *out;                   /* (CPU_CHUNK, hidden) likewise */
     float *logits;                /* (CPU_OUTPUT_ROWS, vocab) */
+    struct sample_slice *slices;  /* (CPU_OUTPUT_ROWS, sample_slices(vocab)) of the logits */
     uint32_t *wanted;             /* (max_outputs) rows that outputs name, ascending, each once */
     uint32_t *wanted_of;          /* (max_outputs) each output's index in wanted */
     struct cpu_attn_item *items;  /* (max_rows * kv_heads): each has a row or more */

@@ -15,7 +15,8 @@
  *     down + residual           output columns
  *
  * Rows that no output names are dropped after the last layer's attention. Then the output norm and
- * the head, CPU_OUTPUT_ROWS rows at a time, and sampling, one output a thread at a time.
+ * the head, CPU_OUTPUT_ROWS rows at a time, each thread collecting of its own slices what sampling
+ * wants to know, and sampling, one output a thread at a time.
  *
  * Invariants:
  *  1. No result depends on who computed it: each op works on whole rows or whole chains, shares
@@ -320,36 +321,71 @@ static void embed(const struct turn *t)
     barrier(t);
 }
 
+/* The threads share out the head by slices of the vocabulary, and each looks at what it has just
+ * computed, unless there are so few slices that the shares would be uneven. */
+enum { HEAD_SLICES = 4, SLICE_PANELS = SAMPLE_SLICE / LINEAR_PANEL };
+
+static bool share_slices(const struct turn *t)
+{
+    return sample_slices(t->g->model.vocab) >= HEAD_SLICES * t->n_threads;
+}
+
 /* The outputs of wanted rows first .. first + n - 1, whose logits are there. */
 static void sample(const struct turn *t, uint32_t first, uint32_t n)
 {
     const struct gpu *g = t->g;
-    size_t stride = linear_stride(g->model.vocab);
+    size_t stride = linear_stride(g->model.vocab), slices = sample_slices(g->model.vocab);
     for (uint32_t i = t->thread; i < t->step->n_outputs; i += t->n_threads) {
         const struct gpu_output *o = &t->step->outputs[i];
         uint32_t row = g->w.wanted_of[i] - first;
         if (g->w.wanted_of[i] < first || row >= n)
             continue;
         const float *logits = g->w.logits + row * stride;
+        const struct sample_slice *of = share_slices(t) ? g->w.slices + row * slices : NULL;
         t->step->results[i] =
-            g->sample->row(logits, g->model.vocab, o, g->w.threads[t->thread].scratch);
+            g->sample->row(logits, of, g->model.vocab, o, g->w.threads[t->thread].scratch);
         if (o->logits)
             memcpy(o->logits, logits, g->model.vocab * sizeof *logits);
     }
 }
 
-/* Logits of the wanted rows, a slice at a time. */
-static void outputs(const struct turn *t)
+/* One slice of the logits of n wanted rows, and what is collected of it. */
+static void head_slice(const struct turn *t, const struct linear_input *in, uint32_t first,
+                       uint32_t n, uint32_t slice)
 {
     const struct gpu *g = t->g;
-    size_t stride = linear_stride(g->model.vocab);
-    struct linear_input in = norm_input(t, g->output_norm, g->head.int8);
-    struct cpu_share s = own(t, g->head.panels);
+    uint32_t vocab = g->model.vocab, slices = sample_slices(vocab), at = slice * SAMPLE_SLICE;
+    uint32_t p0 = slice * SLICE_PANELS, p1 = min_u32(p0 + SLICE_PANELS, g->head.panels);
+    size_t stride = linear_stride(vocab);
+    g->linear->multiply(&g->head, p0, p1, in, first, n, g->w.logits, stride);
+    for (uint32_t r = 0; r < n; r++)
+        g->sample->slice(g->w.logits + r * stride + at, min_u32(SAMPLE_SLICE, vocab - at),
+                         g->w.slices + (size_t)r * slices + slice);
+}
+
+static void head(const struct turn *t, const struct linear_input *in, uint32_t first, uint32_t n)
+{
+    const struct gpu *g = t->g;
+    if (share_slices(t)) {
+        struct cpu_share s = own(t, sample_slices(g->model.vocab));
+        for (uint32_t i = s.from; i < s.to; i++)
+            head_slice(t, in, first, n, i);
+    } else {
+        struct cpu_share s = own(t, g->head.panels);
+        g->linear->multiply(&g->head, s.from, s.to, in, first, n, g->w.logits,
+                            linear_stride(g->model.vocab));
+    }
+}
+
+/* Logits of the wanted rows, CPU_OUTPUT_ROWS at a time. */
+static void outputs(const struct turn *t)
+{
+    struct linear_input in = norm_input(t, t->g->output_norm, t->g->head.int8);
     for (uint32_t first = 0; first < t->n_rows; first += CPU_OUTPUT_ROWS) {
         uint32_t n = min_u32(CPU_OUTPUT_ROWS, t->n_rows - first);
         if (first > 0)
-            barrier(t); /* the slice before is sampled */
-        g->linear->multiply(&g->head, s.from, s.to, &in, first, n, g->w.logits, stride);
+            barrier(t); /* the rows before are sampled */
+        head(t, &in, first, n);
         barrier(t);
         sample(t, first, n);
     }

@@ -43,8 +43,9 @@ struct work {
     uint32_t vocab, slices;
     float top, log_sum; /* the highest logit; log of the sum of exp(logit - top) */
     float temperature;
-    float *lane;      /* (slices, SAMPLE_LANES) the highest logit of each lane */
-    float *slice_sum; /* (slices) weights */
+    const struct sample_slice *of; /* (slices) what is known of each */
+    struct sample_slice *room;     /* (slices) for those of a row that nobody has looked at */
+    float *slice_sum;              /* (slices) weights */
     struct candidates c;
     float *changed; /* (vocab) room for the row after penalties; behind it penalty.c's scratch */
 };
@@ -57,22 +58,17 @@ struct rest {
 
 /* ---- scratch ---- */
 
-static uint32_t slices_of(uint32_t vocab)
-{
-    return (vocab + SAMPLE_SLICE - 1) / SAMPLE_SLICE;
-}
-
 /* Room for each token, and for each lane's highest logit (bound_of_count). */
 static size_t candidates_of(uint32_t vocab)
 {
-    size_t lanes = (size_t)slices_of(vocab) * SAMPLE_LANES;
+    size_t lanes = (size_t)sample_slices(vocab) * SAMPLE_LANES;
     return vocab > lanes ? vocab : lanes;
 }
 
 size_t sample_scratch_bytes(uint32_t vocab)
 {
-    size_t floats = (size_t)slices_of(vocab) * (SAMPLE_LANES + 1);
-    return (floats + 4 * candidates_of(vocab) + vocab) * sizeof(float) +
+    size_t slices = sample_slices(vocab), words = slices + 4 * candidates_of(vocab) + vocab;
+    return slices * sizeof(struct sample_slice) + words * sizeof(float) +
            penalty_scratch_bytes(vocab);
 }
 
@@ -81,9 +77,10 @@ static void start_work(struct work *w, const struct sample_pass *pass, const flo
 {
     size_t candidates = candidates_of(vocab);
     assert(vocab > 0);
-    *w = (struct work){.pass = pass, .logits = logits, .vocab = vocab, .slices = slices_of(vocab)};
-    w->lane = scratch;
-    w->slice_sum = w->lane + (size_t)w->slices * SAMPLE_LANES;
+    *w = (struct work){
+        .pass = pass, .logits = logits, .vocab = vocab, .slices = sample_slices(vocab)};
+    w->room = scratch;
+    w->slice_sum = (float *)(w->room + w->slices);
     w->c.weight = w->slice_sum + w->slices;
     w->c.id = (uint32_t *)(w->c.weight + candidates);
     w->c.key = w->c.id + candidates;
@@ -121,27 +118,39 @@ static float logit_of(uint32_t key)
 
 /* ---- the unmodified distribution ---- */
 
-static float highest_of_lanes(const struct work *w, uint32_t s)
+static float highest_of_lanes(const struct sample_slice *s)
 {
-    const float *lane = w->lane + (size_t)s * SAMPLE_LANES;
     float top = -INFINITY;
     for (uint32_t i = 0; i < SAMPLE_LANES; i++)
-        top = lane[i] > top ? lane[i] : top;
+        top = s->lane[i] > top ? s->lane[i] : top;
     return top + 0.0f;
 }
 
-/* Fills lane, top and log_sum. False if every logit is -infinity. */
+void sample_slice(const struct sample_pass *pass, const float *logits, uint32_t n,
+                  struct sample_slice *out)
+{
+    pass->highest(logits, n, out->lane);
+    float top = highest_of_lanes(out);
+    out->sum = top == -INFINITY ? 0.0f : pass->sum(logits, n, top, 1.0f);
+}
+
+static void look_at_all(struct work *w)
+{
+    for (uint32_t s = 0; s < w->slices; s++)
+        sample_slice(w->pass, slice(w, s), slice_length(w, s), &w->room[s]);
+    w->of = w->room;
+}
+
+/* Fills top and log_sum. False if every logit is -infinity. */
 static bool measure(struct work *w)
 {
     float top = -INFINITY, sum = 0.0f;
     for (uint32_t s = 0; s < w->slices; s++) {
-        w->pass->highest(slice(w, s), slice_length(w, s), w->lane + (size_t)s * SAMPLE_LANES);
-        float part_top = highest_of_lanes(w, s);
+        float part_top = highest_of_lanes(&w->of[s]);
         if (part_top == -INFINITY)
             continue;
-        float part = w->pass->sum(slice(w, s), slice_length(w, s), part_top, 1.0f);
         float merged = part_top > top ? part_top : top;
-        sum = sum * math_exp(top - merged) + part * math_exp(part_top - merged);
+        sum = sum * math_exp(top - merged) + w->of[s].sum * math_exp(part_top - merged);
         top = merged;
     }
     w->top = top;
@@ -149,16 +158,17 @@ static bool measure(struct work *w)
     return top != -INFINITY;
 }
 
-/* Fills lane and top of another row, of which no log-probabilities are wanted. False if every logit
+/* Fills `of` and top of another row, of which no log-probabilities are wanted. False if every logit
  * is -infinity. */
 static bool find_top(struct work *w)
 {
     w->top = -INFINITY;
     for (uint32_t s = 0; s < w->slices; s++) {
-        w->pass->highest(slice(w, s), slice_length(w, s), w->lane + (size_t)s * SAMPLE_LANES);
-        float top = highest_of_lanes(w, s);
+        w->pass->highest(slice(w, s), slice_length(w, s), w->room[s].lane);
+        float top = highest_of_lanes(&w->room[s]);
         w->top = top > w->top ? top : w->top;
     }
+    w->of = w->room;
     return w->top != -INFINITY;
 }
 
@@ -171,7 +181,7 @@ static float logprob(const struct work *w, uint32_t token)
 static uint32_t greedy(const struct work *w)
 {
     uint32_t s = 0;
-    while (highest_of_lanes(w, s) != w->top)
+    while (highest_of_lanes(&w->of[s]) != w->top)
         s++;
     uint32_t t = s * SAMPLE_SLICE;
     while (clean(w->logits[t]) != w->top)
@@ -355,7 +365,7 @@ static float bound_of_count(struct work *w, uint32_t k)
         return -FLT_MAX;
     for (uint32_t i = 0; i < c->n; i++) {
         c->id[i] = i;
-        c->key[i] = key_of(w->lane[i]);
+        c->key[i] = key_of(w->of[i / SAMPLE_LANES].lane[i % SAMPLE_LANES]);
         c->weight[i] = 0.0f;
     }
     return finite_bound(logit_of(select_last(c, (struct size){k, INFINITY}).key));
@@ -513,13 +523,17 @@ static uint32_t draw_token(struct work *w, const struct gpu_output *out)
     return draw(w, filter(w, s), rng_uniform(s->seed, out->position, s->choice));
 }
 
-struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,
+struct gpu_result sample_row(const struct sample_pass *pass, const float *logits,
+                             const struct sample_slice *slices, uint32_t vocab,
                              const struct gpu_output *out, void *scratch)
 {
     struct work w, drawn;
     struct gpu_result r = {.token = out->target >= 0 ? out->target : 0, .logprob = -INFINITY};
     assert(out->target < 0 || (uint32_t)out->target < vocab);
     start_work(&w, pass, logits, vocab, scratch);
+    w.of = slices;
+    if (!slices)
+        look_at_all(&w);
     if (!measure(&w))
         return r;
     if (out->top)
@@ -550,6 +564,7 @@ void sample_distribution(const float *logits, uint32_t vocab, const struct gpu_o
     struct work w;
     start_work(&w, &sample_pass_plain, logits, vocab, scratch);
     memset(probs, 0, vocab * sizeof *probs);
+    look_at_all(&w);
     if (!measure(&w) || !change(&w, out))
         probs[0] = 1.0f;
     else if (!(s->temperature > 0.0f))

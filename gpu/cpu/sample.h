@@ -14,13 +14,29 @@
 
 #include "../gpu.h"
 
-enum { SAMPLE_SLICE = 1024 };
+enum { SAMPLE_SLICE = 1024, SAMPLE_LANES = 8 };
+
+static inline uint32_t sample_slices(uint32_t vocab)
+{
+    return vocab / SAMPLE_SLICE + (vocab % SAMPLE_SLICE != 0);
+}
+
+/* What is collected of a slice of a row's logits: by whoever has just computed them, while they lie
+ * in its cache. */
+struct sample_slice {
+    float lane[SAMPLE_LANES]; /* the highest logit of each lane, -infinity where there is none */
+    float sum;                /* of exp(logit - the highest of all lanes); undefined if that is
+                                 -infinity */
+};
 
 size_t sample_scratch_bytes(uint32_t vocab);
 
 struct sample_kernels {
-    struct gpu_result (*row)(const float *logits, uint32_t vocab, const struct gpu_output *out,
-                             void *scratch);
+    /* logits: the n <= SAMPLE_SLICE of one slice */
+    void (*slice)(const float *logits, uint32_t n, struct sample_slice *out);
+    /* slices: (sample_slices(vocab)), of these logits; NULL: row() looks for itself */
+    struct gpu_result (*row)(const float *logits, const struct sample_slice *slices, uint32_t vocab,
+                             const struct gpu_output *out, void *scratch);
 };
 extern const struct sample_kernels sample_plain, sample_avx2; /* same bits */
 

@@ -15,8 +15,6 @@
 
 #include "sample.h"
 
-enum { SAMPLE_LANES = 8 };
-
 struct sample_pass {
     /* The highest logit of each lane, -infinity where there is none. */
     void (*highest)(const float *x, uint32_t n, float lane[SAMPLE_LANES]);
@@ -46,8 +44,11 @@ size_t penalty_scratch_bytes(uint32_t vocab);
 void penalty_apply(const struct gpu_output *out, const float *logits, uint32_t vocab, float *x,
                    void *seen);
 
-/* sample.h's row, on the given passes. */
-struct gpu_result sample_row(const struct sample_pass *pass, const float *logits, uint32_t vocab,
+/* sample.h's functions, on the given passes. */
+void sample_slice(const struct sample_pass *pass, const float *logits, uint32_t n,
+                  struct sample_slice *out);
+struct gpu_result sample_row(const struct sample_pass *pass, const float *logits,
+                             const struct sample_slice *slices, uint32_t vocab,
                              const struct gpu_output *out, void *scratch);
 
 extern const struct sample_pass sample_pass_plain, sample_pass_avx2; /* same bits */

@@ -48,10 +48,15 @@ static uint32_t collect(const float *x, uint32_t n, float cut, uint32_t first_id
 
 const struct sample_pass sample_pass_plain = {highest, sum, weigh, collect};
 
-static struct gpu_result row(const float *logits, uint32_t vocab, const struct gpu_output *out,
-                             void *scratch)
+static void slice_of(const float *logits, uint32_t n, struct sample_slice *out)
 {
-    return sample_row(&sample_pass_plain, logits, vocab, out, scratch);
+    sample_slice(&sample_pass_plain, logits, n, out);
 }
 
-const struct sample_kernels sample_plain = {row};
+static struct gpu_result row(const float *logits, const struct sample_slice *slices, uint32_t vocab,
+                             const struct gpu_output *out, void *scratch)
+{
+    return sample_row(&sample_pass_plain, logits, slices, vocab, out, scratch);
+}
+
+const struct sample_kernels sample_plain = {slice_of, row};

@@ -65,6 +65,8 @@ static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
     w->up = take_rows(p, CPU_CHUNK, m->ffn);
     w->out = take_rows(p, CPU_CHUNK, m->hidden);
     w->logits = take_rows(p, CPU_OUTPUT_ROWS, m->vocab);
+    w->slices =
+        cpu_take(p, (uint64_t)CPU_OUTPUT_ROWS * sample_slices(m->vocab) * sizeof *w->slices);
     w->wanted = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted);
     w->wanted_of = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted_of);
     w->items = cpu_take(p, (uint64_t)c->max_rows * m->kv_heads * sizeof *w->items);

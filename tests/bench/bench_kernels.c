@@ -281,7 +281,7 @@ static void sample_job(void *context)
     struct gpu_output greedy = {.target = -1, .sampling = {.top_p = 1, .repetition = 1}};
     const struct sample_kernels *k = sample_avx2.row ? &sample_avx2 : &sample_plain;
     for (int r = 0; r < SMALL_ROWS; r++)
-        k->row(s->x + (size_t)r * VOCAB, VOCAB, &greedy, s->scratch);
+        k->row(s->x + (size_t)r * VOCAB, NULL, VOCAB, &greedy, s->scratch);
 }
 static void draw_job(void *context)
 {
@@ -291,7 +291,7 @@ static void draw_job(void *context)
         .sampling = {.top_p = 0.95f, .top_k = 40, .temperature = 0.8f, .repetition = 1}};
     const struct sample_kernels *k = sample_avx2.row ? &sample_avx2 : &sample_plain;
     for (int r = 0; r < SMALL_ROWS; r++)
-        k->row(s->x + (size_t)r * VOCAB, VOCAB, &drawn, s->scratch);
+        k->row(s->x + (size_t)r * VOCAB, NULL, VOCAB, &drawn, s->scratch);
 }
 
 static void bench_small(void)

@@ -283,7 +283,7 @@ static void check_outputs(struct scene *s)
     void *scratch = aligned_alloc(64, (sample_scratch_bytes(vocab) + 63) / 64 * 64);
     for (int i = 0; i < N; i++) {
         struct gpu_result want = sample_plain.row(s->expected + outputs[i].row * (size_t)vocab,
-                                                  vocab, &outputs[i], scratch);
+                                                  NULL, vocab, &outputs[i], scratch);
         assert_int_equal(results[i].token, want.token);
         assert_memory_equal(&results[i].logprob, &want.logprob, sizeof want.logprob);
     }

@@ -287,7 +287,7 @@ static double chi_square(const struct sample_kernels *kernels, const float *x, u
     sample_distribution(x, vocab, &(struct gpu_output){.sampling = *s}, probs, scratch);
     for (uint32_t i = 0; i < draws; i++) {
         struct gpu_output out = {.target = -1, .position = i, .sampling = *s};
-        int32_t t = kernels->row(x, vocab, &out, scratch).token;
+        int32_t t = kernels->row(x, NULL, vocab, &out, scratch).token;
         assert_in_range(t, 0, vocab - 1);
         assert_true(probs[t] > 0.0f);
         seen[t]++;
@@ -342,7 +342,7 @@ static void draw_is_the_documented_one(void **state)
         out.sampling.choice = i % 3;
         double u = rng_uniform(77, i, i % 3);
         int32_t want = u < 0.1 ? 0 : u < 0.3 ? 1 : u < 0.6 ? 2 : 3;
-        assert_int_equal(sample_plain.row(x, 4, &out, scratch).token, want);
+        assert_int_equal(sample_plain.row(x, NULL, 4, &out, scratch).token, want);
     }
     free(scratch);
 }
@@ -359,7 +359,7 @@ static void weightless_tokens_are_never_drawn(void **state)
         struct gpu_output out = {.target = -1, .position = i, .sampling = as_it_is};
         out.sampling.top_k = i % 2 ? 20 : 0;
         out.sampling.top_p = i % 4 > 1 ? 0.9999f : 1.0f;
-        struct gpu_result got = sample_plain.row(x, 3000, &out, scratch);
+        struct gpu_result got = sample_plain.row(x, NULL, 3000, &out, scratch);
         assert_int_equal(got.token, 1500);
         assert_true(got.logprob == 0.0f);
     }
@@ -383,7 +383,7 @@ static void logprob_is_log_softmax(void **state)
         for (uint32_t i = 0; i < n; i += 1 + n / 50) {
             struct gpu_output out = {.target = (int32_t)i, .sampling = as_it_is};
             out.sampling.temperature = 0.3f; /* must not matter */
-            struct gpu_result got = sample_plain.row(x, n, &out, scratch);
+            struct gpu_result got = sample_plain.row(x, NULL, n, &out, scratch);
             assert_int_equal(got.token, i);
             assert_true(fabs((double)got.logprob - ((double)x[i] - log(sum))) < 1e-5);
         }
@@ -403,12 +403,12 @@ static void greedy_takes_the_lowest_of_equals(void **state)
         for (int i = 0; i < 2600; i++)
             x[i] = -1.0f - (float)(i % 3);
         x[2599] = x[2000] = x[1999] = 3.0f;
-        assert_int_equal(kernels[k]->row(x, 2600, &out, scratch).token, 1999);
+        assert_int_equal(kernels[k]->row(x, NULL, 2600, &out, scratch).token, 1999);
         x[2599] = 3.5f;
-        assert_int_equal(kernels[k]->row(x, 2600, &out, scratch).token, 2599);
+        assert_int_equal(kernels[k]->row(x, NULL, 2600, &out, scratch).token, 2599);
         for (int i = 0; i < 2600; i++)
             x[i] = i < 1100 ? -0.0f : 0.0f;
-        assert_int_equal(kernels[k]->row(x, 2600, &out, scratch).token, 0);
+        assert_int_equal(kernels[k]->row(x, NULL, 2600, &out, scratch).token, 0);
     }
     free(scratch);
 }
@@ -423,24 +423,24 @@ static void bad_logits(void **state)
     struct gpu_output out = {.target = -1};
     for (int i = 0; i < 1500; i++)
         x[i] = NAN;
-    assert_int_equal(sample_plain.row(x, 1500, &out, scratch).token, 0);
-    assert_true(sample_plain.row(x, 1500, &out, scratch).logprob == -INFINITY);
+    assert_int_equal(sample_plain.row(x, NULL, 1500, &out, scratch).token, 0);
+    assert_true(sample_plain.row(x, NULL, 1500, &out, scratch).logprob == -INFINITY);
     out.target = 3;
-    assert_int_equal(sample_plain.row(x, 1500, &out, scratch).token, 3);
-    assert_true(sample_plain.row(x, 1500, &out, scratch).logprob == -INFINITY);
+    assert_int_equal(sample_plain.row(x, NULL, 1500, &out, scratch).token, 3);
+    assert_true(sample_plain.row(x, NULL, 1500, &out, scratch).logprob == -INFINITY);
     out.target = -1;
 
     x[1200] = -5.0f;
     for (int i = 0; i < N_SETTINGS; i++) {
         out.sampling = settings[i];
-        assert_int_equal(sample_plain.row(x, 1500, &out, scratch).token, 1200);
-        assert_true(sample_plain.row(x, 1500, &out, scratch).logprob == 0.0f);
+        assert_int_equal(sample_plain.row(x, NULL, 1500, &out, scratch).token, 1200);
+        assert_true(sample_plain.row(x, NULL, 1500, &out, scratch).logprob == 0.0f);
     }
     x[7] = INFINITY;
     for (int i = 0; i < N_SETTINGS; i++) {
         out.sampling = settings[i];
-        assert_int_equal(sample_plain.row(x, 1500, &out, scratch).token, 7);
-        assert_true(sample_plain.row(x, 1500, &out, scratch).logprob == 0.0f);
+        assert_int_equal(sample_plain.row(x, NULL, 1500, &out, scratch).token, 7);
+        assert_true(sample_plain.row(x, NULL, 1500, &out, scratch).logprob == 0.0f);
     }
     free(scratch);
 }
@@ -465,7 +465,7 @@ static void extreme_settings(void **state)
                                                  .top_p = values[i / 9 % 9],
                                                  .min_p = values[i / 81],
                                                  .top_k = (uint32_t)i % 5 * 700};
-            int32_t t = sample_plain.row(x, VOCAB, &out, scratch).token;
+            int32_t t = sample_plain.row(x, NULL, VOCAB, &out, scratch).token;
             sample_distribution(x, VOCAB, &out, probs, scratch);
             double sum = 0;
             for (int j = 0; j < VOCAB; j++)
@@ -478,6 +478,18 @@ static void extreme_settings(void **state)
 }
 
 /* ---- purity ---- */
+
+/* What a backend collects while it computes the logits. */
+static struct sample_slice *slices_of(const struct sample_kernels *kernels, const float *x,
+                                      uint32_t n)
+{
+    struct sample_slice *slices = calloc(sample_slices(n), sizeof *slices);
+    assert_non_null(slices);
+    for (uint32_t i = 0; i < n; i += SAMPLE_SLICE)
+        kernels->slice(x + i, n - i < SAMPLE_SLICE ? n - i : SAMPLE_SLICE,
+                       &slices[i / SAMPLE_SLICE]);
+    return slices;
+}
 
 static void avx2_same_bits(void **state)
 {
@@ -493,15 +505,20 @@ static void avx2_same_bits(void **state)
             random_logits(&r, x, n, 1.0f + 4.0f * (float)round, round % 2 ? 0.25f : 0.0f);
             for (uint32_t bad = 0; bad < n / 100; bad++)
                 x[rnd_below(&r, n)] = bad % 3 == 0 ? NAN : bad % 3 == 1 ? -INFINITY : -0.0f;
+            struct sample_slice *slices = slices_of(round % 2 ? &sample_plain : &sample_avx2, x, n);
             for (int i = 0; i < N_SETTINGS; i++) {
                 struct gpu_output out = {.target = i == 3 ? (int32_t)rnd_below(&r, n) : -1,
                                          .position = rnd_u32(&r),
                                          .sampling = settings[i]};
-                struct gpu_result a = sample_plain.row(x, n, &out, scratch);
-                struct gpu_result b = sample_avx2.row(x, n, &out, scratch);
+                struct gpu_result a = sample_plain.row(x, NULL, n, &out, scratch);
+                struct gpu_result b = sample_avx2.row(x, NULL, n, &out, scratch);
+                assert_int_equal(a.token, b.token);
+                assert_int_equal(math_bits(a.logprob), math_bits(b.logprob));
+                b = (i % 2 ? sample_plain : sample_avx2).row(x, slices, n, &out, scratch);
                 assert_int_equal(a.token, b.token);
                 assert_int_equal(math_bits(a.logprob), math_bits(b.logprob));
             }
+            free(slices);
         }
         free(scratch);
         free(x);
@@ -550,11 +567,11 @@ static void scratch_carries_nothing(void **state)
     for (int i = 0; i < N_SETTINGS; i++)
         for (uint32_t position = 0; position < 20; position++) {
             struct gpu_output out = {.target = -1, .position = position, .sampling = settings[i]};
-            struct gpu_result a = sample_plain.row(x, VOCAB, &out, scratch);
-            sample_plain.row(x + VOCAB, VOCAB, &out, scratch);
-            struct gpu_result b = sample_plain.row(x, VOCAB, &out, scratch);
+            struct gpu_result a = sample_plain.row(x, NULL, VOCAB, &out, scratch);
+            sample_plain.row(x + VOCAB, NULL, VOCAB, &out, scratch);
+            struct gpu_result b = sample_plain.row(x, NULL, VOCAB, &out, scratch);
             memset(scratch, 0xff, sample_scratch_bytes(VOCAB));
-            struct gpu_result c = sample_plain.row(x, VOCAB, &out, scratch);
+            struct gpu_result c = sample_plain.row(x, NULL, VOCAB, &out, scratch);
             assert_int_equal(a.token, b.token);
             assert_int_equal(a.token, c.token);
             assert_int_equal(math_bits(a.logprob), math_bits(b.logprob));

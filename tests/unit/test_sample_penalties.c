@@ -99,14 +99,14 @@ static void as_the_reference_has_it(void **state)
         bare.sampling.n_biases = 0;
         reference(r, &out, changed);
         memset(r->scratch, (int)i, sample_scratch_bytes(VOCAB));
-        struct gpu_result got = sample_plain.row(r->x, VOCAB, &out, r->scratch);
-        struct gpu_result want = sample_plain.row(changed, VOCAB, &bare, r->scratch);
+        struct gpu_result got = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch);
+        struct gpu_result want = sample_plain.row(changed, NULL, VOCAB, &bare, r->scratch);
         assert_int_equal(got.token, want.token);
-        differs += got.token != sample_plain.row(r->x, VOCAB, &bare, r->scratch).token;
+        differs += got.token != sample_plain.row(r->x, NULL, VOCAB, &bare, r->scratch).token;
         out.target = got.token; /* a score says nothing of parameters */
         bare.target = got.token;
-        assert_true(got.logprob == sample_plain.row(r->x, VOCAB, &bare, r->scratch).logprob);
-        assert_true(got.logprob == sample_plain.row(r->x, VOCAB, &out, r->scratch).logprob);
+        assert_true(got.logprob == sample_plain.row(r->x, NULL, VOCAB, &bare, r->scratch).logprob);
+        assert_true(got.logprob == sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch).logprob);
     }
     assert_in_range(differs, 100, 400); /* they had an effect */
     row_free(r);
@@ -125,9 +125,9 @@ static void both_bodies_alike(void **state)
             r->x[rnd_below(&r->random, VOCAB)] = i % 2 ? NAN : INFINITY;
         out.top = r->top;
         out.n_top = i % (GPU_TOP_LOGPROBS_MAX + 1);
-        struct gpu_result a = sample_plain.row(r->x, VOCAB, &out, r->scratch);
+        struct gpu_result a = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch);
         out.top = top;
-        struct gpu_result b = sample_avx2.row(r->x, VOCAB, &out, r->scratch);
+        struct gpu_result b = sample_avx2.row(r->x, NULL, VOCAB, &out, r->scratch);
         assert_memory_equal(&a, &b, sizeof a);
         assert_memory_equal(r->top, top, a.n_top * sizeof *top);
     }
@@ -139,16 +139,16 @@ static void a_ban_and_a_force(void **state)
     (void)state;
     struct row *r = row_made(3);
     struct gpu_output out = {.target = -1, .sampling = {.temperature = 0.0f, .biases = r->biases}};
-    int32_t first = sample_plain.row(r->x, VOCAB, &out, r->scratch).token;
+    int32_t first = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch).token;
     r->biases[0] = (struct gpu_bias){first, -100.0f};
     out.sampling.n_biases = 1;
-    assert_int_not_equal(sample_plain.row(r->x, VOCAB, &out, r->scratch).token, first);
+    assert_int_not_equal(sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch).token, first);
     r->biases[0] = (struct gpu_bias){77, 100.0f};
     out.sampling.temperature = 1.0f;
     for (uint32_t i = 0; i < 50; i++) {
         out.position = i;
         out.top = r->top, out.n_top = 5;
-        struct gpu_result got = sample_plain.row(r->x, VOCAB, &out, r->scratch);
+        struct gpu_result got = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch);
         assert_int_equal(got.token, 77); /* outside its candidates, by the model's distribution */
         for (uint32_t k = 0; k < 5; k++) {
             assert_int_not_equal(r->top[k].token, 77);
@@ -169,7 +169,7 @@ static void extremes(void **state)
         out.sampling.repetition = i % 2 ? 1e-30f : 1e30f;
         for (int k = 0; k < 20; k++)
             r->x[rnd_below(&r->random, 60)] = values[rnd_below(&r->random, 7)];
-        struct gpu_result got = sample_plain.row(r->x, VOCAB, &out, r->scratch);
+        struct gpu_result got = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch);
         assert_in_range(got.token, 0, VOCAB - 1);
         assert_true(got.logprob <= 0.0f);
     }
@@ -177,7 +177,7 @@ static void extremes(void **state)
         r->x[i] = -INFINITY;
     struct gpu_output out = output(r, 1);
     out.top = r->top, out.n_top = 3;
-    assert_int_equal(sample_plain.row(r->x, VOCAB, &out, r->scratch).n_top, 0);
+    assert_int_equal(sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch).n_top, 0);
     row_free(r);
 }
 
@@ -217,7 +217,7 @@ static void candidates_are_the_likeliest(void **state)
         for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++)
             for (uint32_t n = 1; n <= GPU_TOP_LOGPROBS_MAX; n++) {
                 struct gpu_output out = {.target = -1, .top = r->top, .n_top = n};
-                struct gpu_result got = sample_plain.row(r->x, vocabs[v], &out, r->scratch);
+                struct gpu_result got = sample_plain.row(r->x, NULL, vocabs[v], &out, r->scratch);
                 check_top(r, &got, n, vocabs[v]);
                 assert_int_equal(got.token, r->top[0].token); /* greedy */
                 assert_true(got.logprob == r->top[0].logprob);
@@ -233,9 +233,9 @@ static void candidates_change_nothing(void **state)
     struct row *r = row_made(6);
     for (uint32_t i = 0; i < 200; i++) {
         struct gpu_output out = output(r, i);
-        struct gpu_result bare = sample_plain.row(r->x, VOCAB, &out, r->scratch);
+        struct gpu_result bare = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch);
         out.top = r->top, out.n_top = 20;
-        struct gpu_result got = sample_plain.row(r->x, VOCAB, &out, r->scratch);
+        struct gpu_result got = sample_plain.row(r->x, NULL, VOCAB, &out, r->scratch);
         assert_int_equal(got.token, bare.token);
         assert_true(got.logprob == bare.logprob);
     }
