@@ -93,9 +93,9 @@ FUZZ ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRC))
 fuzz: deps ## run each fuzzer for FUZZ_SECONDS=60 (clang; FUZZ="gguf ..." for some of them)
 	@B=$(B)-fuzz MAKE='$(MAKE)' sh tests/fuzz/run.sh $(FUZZ)
 
-bench: all ## speed, as ratios measured side by side on this machine (PEER=1: also llama.cpp's server)
+bench: all ## speed beside this machine's limits: table, JSON, plots (PEER=1: and llama.cpp; ONLY="speed ...")
 	@$(MAKE) --no-print-directory bench-build
-	@B=$(B) PEER=$(PEER) sh tests/bench/bench.sh
+	@B=$(B) PEER=$(PEER) ONLY='$(ONLY)' ROUNDS='$(ROUNDS)' sh tests/bench/bench.sh
 
 clean: ## remove build folders
 	rm -rf build build-*
@@ -108,6 +108,9 @@ format: ## clang-format every source file
 test-build: $(TESTS) $(BUILT_FILES) $(EXAMPLES)
 bench-build: $(BENCHES)
 $(BENCHES): $(call obj,$(BENCH_LIB))
+$(B)/tests/unit/test_bench_peer_output: $(call obj,tests/bench/peer_output.c)
+$(B)/tests/unit/test_bench_plot: $(call obj,tests/bench/plot.c)
+$(B)/tests/unit/test_bench_work: $(call obj,tests/bench/work.c)
 RING_MODEL_O := $(call obj,$(filter-out tests/model/main.c,$(wildcard tests/model/*.c)))
 $(filter %/test_fences,$(TESTS)) $(filter $(B)/tests/unit/test_ring_model%,$(TESTS)) $(B)/tests/model/main: $(RING_MODEL_O)
 

@@ -1,21 +1,48 @@
 #!/bin/sh
 # `make bench`: every figure beside what it is compared with, taken in turns in one run.
+#   PEER=1             also llama.cpp, which tests/bench/peer.sh builds once
+#   ONLY="speed ..."   some of the parts: speed promises rings death gateway; kernels only when it is named
+#   ROUNDS=N           of the part "speed" (5)
+# The part "speed" also writes $B/bench/speed.json, throughput.svg and gaps.svg.
 set -eu
 cd "$(dirname "$0")/../.."
 B=${B:-build}
 export B
 model=${LLMD_MODEL:-$(sh tools/fetch-model.sh)}
-echo "== through the rings: $(basename "$model")"
-"$B/tests/bench/bench_streams" "$model"
-echo "== what the scheduler promises"
-"$B/tests/bench/bench_promises" "$model"
-echo "== the path alone"
-"$B/tests/bench/bench_rings" "$model"
-echo "== an engine's death"
-"$B/tests/bench/bench_death" "$model"
-echo "== over HTTP"
+parts=${ONLY:-speed promises rings death gateway}
+for part in $parts; do
+    case $part in
+    speed | promises | rings | death | gateway | kernels) ;;
+    *)
+        echo "bench: there is no part $part: speed promises rings death gateway kernels" >&2
+        exit 2
+        ;;
+    esac
+done
+peer='' q4_0=''
 if [ "${PEER:-0}" != 0 ]; then
-    "$B/tests/bench/bench_gateway" "$model" "$(sh tests/bench/peer.sh)/llama-server"
-else
-    "$B/tests/bench/bench_gateway" "$model"
+    peer=$(sh tests/bench/peer.sh)
+    q4_0=$(sh tests/bench/peer.sh q4_0 "$model")
 fi
+
+heading() {
+    case $1 in
+    speed) echo "== speed, beside this machine's limits" ;;
+    promises) echo "== what the scheduler promises" ;;
+    rings) echo "== the path alone" ;;
+    death) echo "== an engine's death" ;;
+    gateway) echo "== over HTTP" ;;
+    kernels) echo "== kernels alone" ;;
+    esac
+}
+
+for part in $parts; do
+    heading "$part"
+    case $part in
+    speed) set -- "$model" ${ROUNDS:+--rounds "$ROUNDS"} ${peer:+--peer "$peer" --peer-q4_0 "$q4_0"} ;;
+    kernels) set -- ;;
+    gateway) set -- "$model" ${peer:+"$peer/llama-server"} ;;
+    *) set -- "$model" ;;
+    esac
+    "$B/tests/bench/bench_$part" "$@"
+done

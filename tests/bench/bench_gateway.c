@@ -4,23 +4,17 @@
  *
  *   bench_gateway MODEL [LLAMA_SERVER]
  */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "../../client/llmclient.h"
 #include "../support/support.h"
 #include "roof.h"
+#include "server.h"
 
 enum {
     STREAMS_MAX = 16,
@@ -47,12 +41,6 @@ struct figures {
 
 static struct stream streams[STREAMS_MAX];
 
-static void die(const char *what)
-{
-    fprintf(stderr, "bench: %s\n", what);
-    exit(1);
-}
-
 static void note_token(struct figures *f, struct stream *s, uint64_t now)
 {
     if (!s->n)
@@ -75,21 +63,6 @@ static void random_text(struct rnd *r, char *out, size_t size)
 
 /* ---- over HTTP ---- */
 
-static int connect_port(int port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    if (fd < 0 || connect(fd, (const struct sockaddr *)&at, sizeof at) < 0) {
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    return fd;
-}
-
 static void send_request(struct stream *s, int port, const char *text)
 {
     char body[2048], head[256];
@@ -102,16 +75,16 @@ static void send_request(struct stream *s, int port, const char *text)
                      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                      "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n",
                      bytes);
-    s->fd = connect_port(port);
+    s->fd = server_connect(port);
     if (s->fd < 0)
-        die("the server does not answer");
+        bench_die("the server does not answer");
     s->used = s->n = 0;
     s->done = false;
     memmove(body + n, body, (size_t)bytes);
     memcpy(body, head, (size_t)n);
     s->t_submit = bench_now_ns();
     if (send(s->fd, body, (size_t)(n + bytes), MSG_NOSIGNAL) != n + bytes)
-        die("the request could not be sent");
+        bench_die("the request could not be sent");
 }
 
 static void take_line(struct figures *f, struct stream *s, const char *line, uint64_t now)
@@ -121,7 +94,7 @@ static void take_line(struct figures *f, struct stream *s, const char *line, uin
     else if (!strncmp(line, "data: {", 7) && s->n < TOKENS)
         note_token(f, s, now);
     else if (!strncmp(line, "HTTP/1.1 ", 9) && strncmp(line + 9, "200", 3))
-        die(line);
+        bench_die("%s", line);
 }
 
 static void take_bytes(struct figures *f, struct stream *s)
@@ -129,7 +102,7 @@ static void take_bytes(struct figures *f, struct stream *s)
     ssize_t got = recv(s->fd, s->line + s->used, sizeof s->line - 1 - s->used, 0);
     uint64_t now = bench_now_ns();
     if (got <= 0)
-        die("the server closed a stream");
+        bench_die("the server closed a stream");
     s->used += (size_t)got;
     s->line[s->used] = 0;
     char *at = s->line, *end;
@@ -155,7 +128,7 @@ static void run_http(struct figures *f, int port, unsigned n, struct rnd *r)
         for (unsigned i = 0; i < n; i++)
             p[i] = (struct pollfd){streams[i].done ? -1 : streams[i].fd, POLLIN, 0};
         if (poll(p, n, 120000) <= 0)
-            die("a stream stands still");
+            bench_die("a stream stands still");
         for (unsigned i = 0; i < n; i++) {
             if (!p[i].revents)
                 continue;
@@ -183,12 +156,12 @@ static void run_rings(struct figures *f, struct llm_client *c, struct llm_tokeni
         q.tokens = ids, q.n_tokens = (uint32_t)tokens, q.max_tokens = TOKENS;
         q.flags = LLM_SQE_IGNORE_EOS, q.user_data = i + 1;
         if (tokens < 1 || llm_submit(c, &q, NULL) < 0)
-            die(llm_errmsg(c));
+            bench_die("%s", llm_errmsg(c));
     }
     struct llm_event e;
     while (llm_inflight(c)) {
         if (llm_wait(c, &e, 120000) != 1 || e.type == LLM_EVENT_ERROR)
-            die(llm_errmsg(c));
+            bench_die("%s", llm_errmsg(c));
         uint64_t now = bench_now_ns();
         for (uint32_t i = 0; i < e.n_tokens; i++)
             note_token(f, &streams[e.id - 1], now);
@@ -197,47 +170,10 @@ static void run_rings(struct figures *f, struct llm_client *c, struct llm_tokeni
 
 /* ---- servers ---- */
 
-static pid_t spawn(const char *const argv[])
+static void await_server(pid_t pid, int port, const char *path)
 {
-    pid_t pid = fork();
-    if (pid)
-        return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int null = open("/dev/null", O_RDWR);
-    dup2(null, 1);
-    dup2(null, 2);
-    execv(argv[0], (char *const *)argv);
-    _exit(127);
-}
-
-/* Until it answers one request; a minute at most. */
-static void await_server(int port)
-{
-    for (int i = 0; i < 600; i++) {
-        int fd = connect_port(port);
-        char answer[16] = "";
-        const char ask[] = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        bool ready = fd >= 0 && send(fd, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0 &&
-                     recv(fd, answer, sizeof answer - 1, 0) > 12 && !strncmp(answer + 9, "200", 3);
-        if (fd >= 0)
-            close(fd);
-        if (ready)
-            return;
-        nanosleep(&(struct timespec){0, 100000000}, NULL);
-    }
-    die("a server did not become ready");
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(fd, (struct sockaddr *)&at, bytes) < 0 ||
-        getsockname(fd, (struct sockaddr *)&at, &bytes) < 0)
-        die("no port is free");
-    close(fd);
-    return ntohs(at.sin_port);
+    if (!server_ready(pid, port))
+        bench_die("%s did not become ready", path);
 }
 
 static pid_t start_gateway(const struct engine_process *e, int port)
@@ -246,9 +182,9 @@ static pid_t start_gateway(const struct engine_process *e, int port)
     char path[512], listen[32];
     snprintf(path, sizeof path, "%s/llm-gateway", b ? b : "build");
     snprintf(listen, sizeof listen, "127.0.0.1:%d", port);
-    pid_t pid =
-        spawn((const char *const[]){path, "--instance", e->instance, "--listen", listen, NULL});
-    await_server(port);
+    pid_t pid = server_spawn(
+        (const char *const[]){path, "--instance", e->instance, "--listen", listen, NULL});
+    await_server(pid, port, path);
     return pid;
 }
 
@@ -256,19 +192,11 @@ static pid_t start_peer(const char *path, const char *model, int port)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", port);
-    pid_t pid =
-        spawn((const char *const[]){path, "-m", model, "--host", "127.0.0.1", "--port", text, "-t",
-                                    "2", "-tb", "2", "-np", "16", "-c", "16384", NULL});
-    await_server(port);
+    pid_t pid = server_spawn((const char *const[]){path, "-m", model, "--host", "127.0.0.1",
+                                                   "--port", text, "-t", "2", "-tb", "2", "-np",
+                                                   "16", "-c", "16384", NULL});
+    await_server(pid, port, path);
     return pid;
-}
-
-static void end_server(pid_t pid)
-{
-    if (pid <= 0)
-        return;
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
 }
 
 /* ---- printing ---- */
@@ -287,19 +215,19 @@ static void print_line(const char *name, struct figures *f)
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        die("usage: bench_gateway MODEL [LLAMA_SERVER]");
+        bench_die("usage: bench_gateway MODEL [LLAMA_SERVER]");
     static const unsigned counts[] = {1, 8, 16};
     static struct figures rings, gateway, peer;
     struct rnd r = {21};
     struct engine_process e = {0};
     struct llm_client *c;
     struct llm_tokenizer *t;
-    int gateway_port = free_port(), peer_port = free_port();
+    int gateway_port = server_port(), peer_port = server_port();
     engine_start(&e, argv[1], "--served-model-name", "m", NULL);
     if (llm_connect(&c, e.instance, NULL) < 0)
-        die(llm_connect_error());
+        bench_die("%s", llm_connect_error());
     if (llm_tokenizer_open(&t, c) < 0)
-        die(llm_errmsg(c));
+        bench_die("%s", llm_errmsg(c));
     pid_t g = start_gateway(&e, gateway_port);
     pid_t p = argc > 2 ? start_peer(argv[2], argv[1], peer_port) : 0;
     printf("over HTTP, prompts of about %d tokens, %d tokens each, %d rounds in turns\n", WORDS + 4,
@@ -319,8 +247,8 @@ int main(int argc, char **argv)
         if (p)
             print_line("llama.cpp's server", &peer);
     }
-    end_server(p);
-    end_server(g);
+    server_end(p);
+    server_end(g);
     llm_tokenizer_close(t);
     llm_close(c);
     return engine_stop(&e);

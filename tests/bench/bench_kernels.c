@@ -400,7 +400,7 @@ static void stay_on_one_cpu(void)
     CPU_SET(cpu, &one);
     sched_setaffinity(0, sizeof one, &one);
     read_roof = roof_read_bytes_per_s();
-    int8_roof = roof_int8_ops_per_s();
+    int8_roof = roof_int8_ops_per_s(only_avx2);
     fma_roof = roof_f32_ops_per_s();
 }
 
