@@ -300,24 +300,14 @@ static void put_line(const struct frame *f, const struct plot_line *l)
             put_mark(f->out, l->look, place_x(f, f->p->x[i]), place_y(f, l->y[i]));
 }
 
-/* Index of the last point, or -1. */
-static int last_point(const struct plot *p, const struct plot_line *l)
-{
-    int i = p->n - 1;
-    while (i >= 0 && isnan(l->y[i]))
-        i--;
-    return i;
-}
-
 static void put_label(const struct frame *f, const struct plot_line *l, double at)
 {
-    int i = last_point(f->p, l);
-    double x = place_x(f, f->p->x[i]), y = place_y(f, l->y[i]);
+    double value = l->y[f->p->n - 1], y = place_y(f, value);
     char number[32];
-    put_number(number, sizeof number, l->y[i]);
+    put_number(number, sizeof number, value);
     if (fabs(at - y) > 3)
-        fprintf(f->out, "<path class=\"lead s%d\" d=\"M%.1f %.1fL%d %.1f\"/>\n", l->look, x + 6, y,
-                WIDTH - RIGHT + 14, at);
+        fprintf(f->out, "<path class=\"lead s%d\" d=\"M%.1f %.1fL%d %.1f\"/>\n", l->look,
+                place_x(f, f->p->x[f->p->n - 1]) + 6, y, WIDTH - RIGHT + 14, at);
     fprintf(f->out, "<text x=\"%d\" y=\"%.1f\" class=\"f%d\"><tspan class=\"value\">%s</tspan> ",
             WIDTH - RIGHT + 18, at + 4, l->look, number);
     put_text(f->out, l->label);
@@ -331,10 +321,10 @@ static void put_labels(const struct frame *f)
     double at[PLOT_LINES_MAX];
     int n = 0;
     for (int i = 0; i < p->n_lines; i++) {
-        int last = last_point(p, &p->lines[i]);
-        if (last < 0)
-            continue;
-        at[n] = place_y(f, p->lines[i].y[last]);
+        double last = p->lines[i].y[p->n - 1];
+        if (isnan(last))
+            continue; /* the legend names it */
+        at[n] = place_y(f, last);
         named[n++] = &p->lines[i];
     }
     plot_spread(at, n, LABEL_HEIGHT, TOP, HEIGHT - BOTTOM);

@@ -6,7 +6,7 @@
  *      -o- ours  -#- theirs            legend
  *     y label
  *      |               o ours 630
- *      |        o    # theirs 250     each line is named at its end, moved apart where they meet
+ *      |        o    # theirs 250     named at the right, if it comes so far; apart where they meet
  *      +--+--+--+--+--
  *            x label
  *
@@ -26,7 +26,7 @@ enum plot_look { PLOT_OURS, PLOT_OURS_PALE, PLOT_PEER, PLOT_PEER_BEST, PLOT_LIMI
 
 struct plot_line {
     const char *name;  /* in the legend */
-    const char *label; /* at its end, before the value: short */
+    const char *label; /* at its end, behind the value: short */
     enum plot_look look;
     const double *y;          /* (n) NAN: not there */
     const double *low, *high; /* (n) a whisker, or NULL */

@@ -169,7 +169,9 @@ static void a_plot_is_well_formed(void **state)
         assert_int_equal(count(text, "class=\"whisker"), 3);
         assert_int_equal(count(text, "<circle"), 3 + 1);         /* and in the legend */
         assert_int_equal(count(text, "class=\"f2\" x="), 1 + 1); /* one point is there */
-        assert_null(strstr(text, "nothing at all"));             /* it has no end to stand at */
+        assert_non_null(strstr(text, "</tspan> one"));
+        assert_null(strstr(text, "</tspan> two")); /* they do not come to the right side */
+        assert_null(strstr(text, "nothing at all"));
         assert_null(strstr(text, "nan"));
         free(text);
     }
