@@ -19,18 +19,13 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "inline.h"
 #include "panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 enum {
     PANEL = LINEAR_PANEL,
     GROUP = LINEAR_GROUP,
+    BLOCK = LINEAR_BLOCK,
     ROWS = 2 * GROUP, /* rows that share a pass over a panel */
     LINE = 64,
     AHEAD = 1280 /* where all rows share one pass: how far ahead its weights are asked for */
@@ -385,9 +380,98 @@ static void multiply(const struct linear *l, uint32_t p0, uint32_t p1,
         linear_avx2.multiply(l, p0, p1, in, first, n_rows, y, stride);
 }
 
+/* ---- activations: four blocks at a time, so that their chains of operations overlap ---- */
+
+enum { BLOCKS = 4 };
+
+/* max(v, m) with m where v is NaN */
+INLINE __m512 max_or(__m512 v, __m512 m)
+{
+    return _mm512_max_ps(v, m);
+}
+
+/* The highest magnitude of a block in four lanes. */
+INLINE __m128 highest_of_block(__m512 low, __m512 high)
+{
+    __m512 top = max_or(_mm512_abs_ps(low), _mm512_setzero_ps());
+    top = max_or(_mm512_abs_ps(high), top);
+    __m256 half =
+        _mm256_max_ps(_mm512_castps512_ps256(top),
+                      _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(top), 1)));
+    return _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+/* In lane i the highest of v[i]. */
+INLINE __m128 highest_of_each(const __m128 v[BLOCKS])
+{
+    __m128 a = _mm_max_ps(_mm_unpacklo_ps(v[0], v[1]), _mm_unpackhi_ps(v[0], v[1]));
+    __m128 b = _mm_max_ps(_mm_unpacklo_ps(v[2], v[3]), _mm_unpackhi_ps(v[2], v[3]));
+    return _mm_max_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+}
+
+/* x * 127 / max rounded: at most 127.00002 before that. NaN gives -127. */
+INLINE __m128i quants(__m512 x, __m512 inverse)
+{
+    __m512 f = max_or(_mm512_mul_ps(x, inverse), _mm512_set1_ps(-127.0f));
+    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(f));
+}
+
+/* What the halves of q[i] add up to: lane i of *low and of *high. */
+INLINE void sums_of_halves(const __m256i q[BLOCKS], __m128 *low, __m128 *high)
+{
+    __m256i fours[BLOCKS];
+    UNROLL
+    for (int i = 0; i < BLOCKS; i++)
+        fours[i] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q[i]);
+    __m256i sums = _mm256_hadd_epi32(_mm256_hadd_epi32(fours[0], fours[1]),
+                                     _mm256_hadd_epi32(fours[2], fours[3]));
+    *low = _mm_cvtepi32_ps(_mm256_castsi256_si128(sums));
+    *high = _mm_cvtepi32_ps(_mm256_extracti128_si256(sums, 1));
+}
+
+/* Four blocks, of which the first n are there; the last of them stands for the others. */
+INLINE void quantize_four(const float *x, uint32_t n, struct act *out)
+{
+    __m512 v[BLOCKS][2];
+    __m128 top[BLOCKS];
+    __m256i q[BLOCKS];
+    struct act *to[BLOCKS];
+    UNROLL
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        uint32_t block = i < n ? i : n - 1;
+        to[i] = out + (size_t)block * GROUP;
+        v[i][0] = _mm512_loadu_ps(x + (size_t)block * BLOCK);
+        v[i][1] = _mm512_loadu_ps(x + (size_t)block * BLOCK + BLOCK / 2);
+        top[i] = highest_of_block(v[i][0], v[i][1]);
+    }
+    const __m128 end = _mm_set1_ps(127.0f);
+    __m128 max = highest_of_each(top);
+    __m128 inverse =
+        _mm_maskz_div_ps(_mm_cmp_ps_mask(max, _mm_set1_ps(1e-30f), _CMP_GT_OQ), end, max);
+    UNROLL
+    for (int i = 0; i < BLOCKS; i++) {
+        __m512 by = _mm512_broadcastss_ps(inverse);
+        q[i] = _mm256_set_m128i(quants(v[i][1], by), quants(v[i][0], by));
+        inverse = _mm_permute_ps(inverse, 0x39); /* the next one's */
+    }
+    __m128 low, high, d = _mm_div_ps(max, end), zero = _mm_setzero_ps();
+    sums_of_halves(q, &low, &high);
+    __m128 head[BLOCKS] = {d, _mm_add_ps(low, high), low, zero}; /* d, sum, low: (3, block) */
+    _MM_TRANSPOSE4_PS(head[0], head[1], head[2], head[3]);
+    UNROLL
+    for (int i = 0; i < BLOCKS; i++) {
+        static_assert(offsetof(struct act, q) == 12, "three floats, then bytes");
+        _mm_storeu_ps(&to[i]->d, head[i]);
+        _mm256_storeu_si256((__m256i *)(void *)to[i]->q, q[i]);
+    }
+}
+
 static void quantize(const float *x, uint32_t k, struct act *out)
 {
-    linear_avx2.quantize(x, k, out);
+    uint32_t left = k / BLOCK;
+    for (; left > BLOCKS; left -= BLOCKS, x += BLOCKS * BLOCK, out += BLOCKS * GROUP)
+        quantize_four(x, BLOCKS, out);
+    quantize_four(x, left, out);
 }
 
 const struct linear_kernels linear_avx512 = {.quantize = quantize, .multiply = multiply};

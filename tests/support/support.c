@@ -365,3 +365,24 @@ bool test_sanitized(void)
     return false;
 #endif
 }
+
+#if defined(__x86_64__)
+bool test_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+bool test_avx512(void)
+{
+    return test_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+#else
+bool test_avx2(void)
+{
+    return false;
+}
+bool test_avx512(void)
+{
+    return false;
+}
+#endif

@@ -71,4 +71,8 @@ uint64_t test_now_ns(void);
 bool test_exhaustive(void); /* make check-all */
 bool test_sanitized(void);  /* built with a sanitizer: everything is several times slower */
 
+/* Whether this CPU runs the kernels for AVX2, FMA and F16C, and for AVX-512 with VNNI. */
+bool test_avx2(void);
+bool test_avx512(void);
+
 #endif

@@ -17,14 +17,10 @@ static const struct linear_kernels *fast(size_t i)
 {
     const struct linear_kernels *have[3] = {0};
     size_t n = 0;
-#if defined(__x86_64__)
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (avx2 && linear_avx2.multiply)
+    if (test_avx2() && linear_avx2.multiply)
         have[n++] = &linear_avx2;
-    if (avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") &&
-        linear_avx512.multiply)
+    if (test_avx512() && linear_avx512.multiply)
         have[n++] = &linear_avx512;
-#endif
     return have[i];
 }
 
@@ -306,6 +302,29 @@ static void quantized_inputs_stay_in_range(void **state)
     }
 }
 
+/* Every number of blocks, with odd ones among them: each is its own, and what lies between the blocks
+ * of a row, which is other rows', stays as it is. */
+static void quantizes_rows_of_any_length(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 19, ACTS = BLOCKS * LINEAR_GROUP };
+    static struct act want[ACTS], got[ACTS];
+    float x[BLOCKS * LINEAR_BLOCK];
+    for (uint32_t n = 1; n <= BLOCKS; n++)
+        for (uint32_t row = 0; row < LINEAR_GROUP; row++) {
+            for (uint32_t i = 0; i < n * LINEAR_BLOCK; i++)
+                x[i] = rnd_u32(&rnd) % 99 ? random_float() * (float)(1 + i / LINEAR_BLOCK)
+                                          : (float[]){NAN, INFINITY, 1e-40f, 0}[rnd_u32(&rnd) % 4];
+            memset(want, 0x55, sizeof want);
+            linear_plain.quantize(x, n * LINEAR_BLOCK, want + row);
+            for (size_t i = 0; fast(i); i++) {
+                memset(got, 0x55, sizeof got);
+                fast(i)->quantize(x, n * LINEAR_BLOCK, got + row);
+                assert_memory_equal(want, got, sizeof want);
+            }
+        }
+}
+
 /* Same bits, or both NaN. */
 static void assert_same(const float *a, const float *b, size_t n)
 {
@@ -426,6 +445,7 @@ int main(void)
         cmocka_unit_test(every_count_of_rows),
         cmocka_unit_test(any_k_for_floats),
         cmocka_unit_test(quantized_inputs_stay_in_range),
+        cmocka_unit_test(quantizes_rows_of_any_length),
         cmocka_unit_test(odd_inputs_give_the_same),
         cmocka_unit_test(dequantizes_as_the_reference),
         cmocka_unit_test(rows_come_back_from_panels),
