@@ -39,26 +39,48 @@ struct attn_shape {
 /* Bytes of one block of one layer (K and V, all kv heads). A multiple of 64. */
 size_t attn_block_bytes(const struct attn_shape *s);
 
+/* What attends to what: consecutive rows of one sequence, by the query heads of one kv head. Row r
+ * sees positions 0 .. pos + r. */
+struct attn_rows {
+    const void *layer_pool; /* 64-byte aligned */
+    const uint32_t *blocks; /* the sequence's block table */
+    uint32_t pos, n_rows, kv_head;
+    const float
+        *q;     /* (n_rows, q_stride) f32, each row the kv head's query heads, rotated, unscaled */
+    float *out; /* (n_rows, out_stride) likewise */
+    size_t q_stride, out_stride;
+};
+
 struct attn_kernels {
     /* Stores k and v, each (kv_heads * head_dim) f32, already rotated, of the token at `pos` into
      * its block of `layer_pool` (64-byte aligned; block id from the table). Rounds to nearest even
      * where the elements are not f32. */
     void (*store)(const struct attn_shape *s, void *layer_pool, const uint32_t *blocks,
                   uint32_t pos, const float *k, const float *v);
-    /* Attention of `n_rows` consecutive rows of one sequence, first at position pos, for the query
-     * heads of kv head `kv_head`: q (n_rows, q_stride) f32 rotated, unscaled, whole rows (all
-     * heads); out (n_rows, out_stride) likewise. Row r sees positions 0 .. pos + r. scratch:
-     * attn_scratch_bytes(), 64-byte aligned, of the calling thread. */
-    void (*rows)(const struct attn_shape *s, const void *layer_pool, const uint32_t *blocks,
-                 uint32_t pos, uint32_t n_rows, uint32_t kv_head, const float *q, size_t q_stride,
-                 float *out, size_t out_stride, void *scratch);
+    /* The rows, all spans. scratch: attn_scratch_bytes(), 64-byte aligned, of the calling thread. */
+    void (*rows)(const struct attn_shape *s, const struct attn_rows *r, void *scratch);
+    /* The same in parts, so that several threads may share the spans of one row: `spans` finishes
+     * the spans from .. to - 1 alone, as far as rows see them, into
+     *     parts (spans, n_rows, attn_part_floats()), 64-byte aligned, the first one span 0's;
+     * once all are there, `merge` makes the rows' results of them. */
+    void (*spans)(const struct attn_shape *s, const struct attn_rows *r, uint32_t from, uint32_t to,
+                  float *parts, void *scratch);
+    void (*merge)(const struct attn_shape *s, const struct attn_rows *r, const float *parts);
 };
 
-/* The plain C reference and the AVX2 body give the same bits. attn_avx2 is all NULL in
- * builds for other machines. */
-extern const struct attn_kernels attn_plain;
-extern const struct attn_kernels attn_avx2;
+/* The plain C reference, the AVX2 and the AVX-512 body give the same bits. The latter two are all
+ * NULL in builds for other machines. */
+extern const struct attn_kernels attn_plain, attn_avx2, attn_avx512;
 
 size_t attn_scratch_bytes(const struct attn_shape *s);
+
+/* Spans that the row at `pos` sees. */
+static inline uint32_t attn_spans(uint32_t pos)
+{
+    return pos / ATTN_SPAN + 1;
+}
+
+/* Of one row of one span: its query heads' m, l and o; a multiple of 16. */
+size_t attn_part_floats(const struct attn_shape *s);
 
 #endif

@@ -137,6 +137,17 @@ static void weigh(const struct keys *keys, uint32_t start, unsigned n, struct sp
     }
 }
 
+/* The span of the row at pos, q being scaled. */
+static void finish_span(const struct keys *keys, uint32_t pos, uint32_t start, const float *q,
+                        struct span *span)
+{
+    unsigned n = attn_visible(pos, start);
+    for (unsigned j = 0; j < n; j++)
+        span->weights[j] = score(keys, start + j, q);
+    soften(span, n);
+    weigh(keys, start, n, span);
+}
+
 /* ---- spans together ---- */
 
 struct total {
@@ -155,40 +166,91 @@ static void merge(struct total *t, const struct span *span, uint32_t head_dim, b
         t->o[d] = first ? span->o[d] : __builtin_fmaf(t->o[d], a, span->o[d] * b);
 }
 
-static void one(const struct keys *keys, uint32_t pos, const float *q, float *out, float *scratch)
+static void divide(const struct total *t, uint32_t head_dim, float *out)
 {
-    uint32_t head_dim = keys->shape->head_dim;
-    float *scaled = scratch;
-    struct span span = {.o = scaled + head_dim, .weights = scaled + 3 * head_dim};
-    struct total total = {.o = scaled + 2 * head_dim};
-
+    float inverse = 1.0f / t->l;
     for (uint32_t d = 0; d < head_dim; d++)
-        scaled[d] = q[d] * keys->shape->scale;
-    for (uint32_t start = 0; start <= pos; start += ATTN_SPAN) {
-        unsigned n = attn_visible(pos, start);
-        for (unsigned j = 0; j < n; j++)
-            span.weights[j] = score(keys, start + j, scaled);
-        soften(&span, n);
-        weigh(keys, start, n, &span);
-        merge(&total, &span, head_dim, start == 0);
-    }
-    float inverse = 1.0f / total.l;
-    for (uint32_t d = 0; d < head_dim; d++)
-        out[d] = total.o[d] * inverse;
+        out[d] = t->o[d] * inverse;
 }
 
-static void rows(const struct attn_shape *s, const void *layer_pool, const uint32_t *blocks,
-                 uint32_t pos, uint32_t n_rows, uint32_t kv_head, const float *q, size_t q_stride,
-                 float *out, size_t out_stride, void *scratch)
+/* ---- the kernels ---- */
+
+/* One query head of one row. */
+struct one {
+    struct keys keys;
+    uint32_t pos, row, head; /* head: among those of the kv head */
+    float *scaled, *out;     /* (head_dim) */
+    struct span span;
+    struct total total;
+};
+
+static struct one one_of(const struct attn_shape *s, const struct attn_rows *r, uint32_t pair,
+                         float *scratch)
+{
+    uint32_t ratio = s->heads / s->kv_heads, row = pair / ratio, head = pair % ratio;
+    struct one one = {.keys = {s, r->layer_pool, r->blocks, r->kv_head},
+                      .pos = r->pos + row,
+                      .row = row,
+                      .head = head,
+                      .scaled = scratch,
+                      .out = r->out + row * r->out_stride + (size_t)head * s->head_dim,
+                      .span.o = scratch + s->head_dim,
+                      .total.o = scratch + 2 * s->head_dim,
+                      .span.weights = scratch + 3 * s->head_dim};
+    const float *q = r->q + row * r->q_stride + (size_t)head * s->head_dim;
+    for (uint32_t d = 0; d < s->head_dim; d++)
+        one.scaled[d] = q[d] * s->scale;
+    return one;
+}
+
+static uint32_t pairs(const struct attn_shape *s, const struct attn_rows *r)
 {
     attn_check(s);
-    struct keys keys = {s, layer_pool, blocks, kv_head};
-    uint32_t ratio = s->heads / s->kv_heads;
-    for (uint32_t r = 0; r < n_rows; r++)
-        for (uint32_t i = 0; i < ratio; i++) {
-            size_t head = (size_t)(kv_head * ratio + i) * s->head_dim;
-            one(&keys, pos + r, q + r * q_stride + head, out + r * out_stride + head, scratch);
-        }
+    return r->n_rows * (s->heads / s->kv_heads);
 }
 
-const struct attn_kernels attn_plain = {.store = store, .rows = rows};
+static void rows(const struct attn_shape *s, const struct attn_rows *r, void *scratch)
+{
+    for (uint32_t pair = 0; pair < pairs(s, r); pair++) {
+        struct one o = one_of(s, r, pair, scratch);
+        for (uint32_t i = 0; i < attn_spans(o.pos); i++) {
+            finish_span(&o.keys, o.pos, i * ATTN_SPAN, o.scaled, &o.span);
+            merge(&o.total, &o.span, s->head_dim, i == 0);
+        }
+        divide(&o.total, s->head_dim, o.out);
+    }
+}
+
+static void spans(const struct attn_shape *s, const struct attn_rows *r, uint32_t from, uint32_t to,
+                  float *parts, void *scratch)
+{
+    for (uint32_t pair = 0; pair < pairs(s, r); pair++) {
+        struct one o = one_of(s, r, pair, scratch);
+        for (uint32_t i = from; i < to && i < attn_spans(o.pos); i++) {
+            struct attn_part part = attn_part(s, r, parts, i, o.row);
+            o.span.o = part.o + (size_t)o.head * s->head_dim;
+            finish_span(&o.keys, o.pos, i * ATTN_SPAN, o.scaled, &o.span);
+            part.m[o.head] = o.span.m;
+            part.l[o.head] = o.span.l;
+        }
+    }
+}
+
+static void merge_parts(const struct attn_shape *s, const struct attn_rows *r, const float *parts)
+{
+    uint32_t ratio = s->heads / s->kv_heads;
+    for (uint32_t pair = 0; pair < pairs(s, r); pair++) {
+        uint32_t row = pair / ratio, head = pair % ratio;
+        struct total total = {.o = r->out + row * r->out_stride + (size_t)head * s->head_dim};
+        for (uint32_t i = 0; i < attn_spans(r->pos + row); i++) {
+            struct attn_part part = attn_part(s, r, (float *)parts, i, row);
+            struct span span = {part.m[head], part.l[head], part.o + (size_t)head * s->head_dim,
+                                NULL};
+            merge(&total, &span, s->head_dim, i == 0);
+        }
+        divide(&total, s->head_dim, total.o);
+    }
+}
+
+const struct attn_kernels attn_plain = {
+    .store = store, .rows = rows, .spans = spans, .merge = merge_parts};

@@ -1,6 +1,6 @@
 /* attention_tile.h - what the attention bodies share: where a tile lies, and what they compute.
  *
- * Definition, for one row at position p and one query head (both bodies take these very steps):
+ * Definition, for one row at position p and one query head (all bodies take these very steps):
  *   q' = q * scale.
  *   For each span of ATTN_SPAN keys, its first n = min(ATTN_SPAN, p + 1 - start) keys visible:
  *     score of a key: one fma chain over the head's elements in order, from 0; int8: of the stored
@@ -29,8 +29,10 @@
 enum {
     ATTN_LANES = 8,
     ATTN_HEAD_DIM_MAX = 256,
+    ATTN_Q_STRIDE = ATTN_HEAD_DIM_MAX + 16, /* 17 lines: over all sets of the cache */
     ATTN_SPAN_TILES = ATTN_SPAN / ATTN_TILE,
-    ATTN_BLOCK_PAIRS = 6,  /* (row, query head) pairs whose sums a body may hold in registers */
+    ATTN_BLOCK_PAIRS =
+        6, /* (row, query head) pairs whose sums a body holds in registers, at most */
     ATTN_GROUP_PAIRS = 96, /* pairs that go through the keys together */
     ATTN_INT8_MAX = 127,   /* symmetric: -128 is not used */
 };
@@ -67,6 +69,19 @@ static inline unsigned attn_visible(uint32_t pos, uint32_t start)
     if (pos < start)
         return 0;
     return pos - start < ATTN_SPAN ? pos - start + 1 : ATTN_SPAN;
+}
+
+/* A row's query heads of one span, where it lies among the parts of attention.h. */
+struct attn_part {
+    float *m, *l; /* (ratio) */
+    float *o;     /* (ratio, head_dim) */
+};
+static inline struct attn_part attn_part(const struct attn_shape *s, const struct attn_rows *r,
+                                         float *parts, uint32_t span, uint32_t row)
+{
+    uint32_t ratio = s->heads / s->kv_heads;
+    float *at = parts + ((size_t)span * r->n_rows + row) * attn_part_floats(s);
+    return (struct attn_part){at, at + ratio, at + 2 * ratio};
 }
 
 /* How a vector is stored as int8: what its elements are multiplied with before they are rounded, and

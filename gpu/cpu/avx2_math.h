@@ -1,6 +1,7 @@
-/* avx2_math.h - math.h's exp and log for eight lanes: the same steps, the same bits.
+/* avx2_math.h - math.h's exp and log for eight lanes: the same steps, the same bits; and what
+ * eight lanes are together.
  *
- * Only for sources that the Makefile compiles with AVX2 and FMA (avx2_*.c).
+ * Only for sources that the Makefile compiles with AVX2, FMA and F16C (avx2_*.c, avx512_*.c).
  */
 #ifndef LLMD_CPU_AVX2_MATH_H
 #define LLMD_CPU_AVX2_MATH_H
@@ -78,6 +79,36 @@ static inline __m256 avx2_log(__m256 x)
     y = _mm256_blendv_ps(y, infinity, _mm256_cmp_ps(x, infinity, _CMP_EQ_OQ));
     y = _mm256_blendv_ps(y, avx2_bits(0xff800000u), _mm256_cmp_ps(x, zero, _CMP_EQ_OQ));
     return _mm256_blendv_ps(y, avx2_bits(0x7fc00000u), _mm256_cmp_ps(x, zero, _CMP_NGE_UQ));
+}
+
+/* ---- eight of other formats ---- */
+
+static inline __m256 avx2_from_f16(const uint16_t *x)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)x));
+}
+
+static inline __m256 avx2_from_int8(const int8_t *x)
+{
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)x);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+
+/* ---- across lanes ---- */
+
+/* Lanes added pairwise at distances 4, 2, 1. */
+static inline float avx2_total(__m256 x)
+{
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+}
+
+static inline float avx2_highest(__m256 x)
+{
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
 }
 
 #endif

@@ -56,8 +56,8 @@ static void choose_kernels(struct gpu *g)
     bool fast = !g->config.plain && cpu_has_avx2();
     bool faster = fast && !g->config.avx2 && cpu_has_avx512();
     g->linear = faster ? &linear_avx512 : fast ? &linear_avx2 : &linear_plain;
-    g->ops = fast ? &ops_avx2 : &ops_plain;
-    g->attn = fast ? &attn_avx2 : &attn_plain;
+    g->ops = faster ? &ops_avx512 : fast ? &ops_avx2 : &ops_plain;
+    g->attn = faster ? &attn_avx512 : fast ? &attn_avx2 : &attn_plain;
     g->sample = fast ? &sample_avx2 : &sample_plain;
 }
 

@@ -173,7 +173,8 @@ static void rotate_heads(const struct gpu *g, float *heads, uint32_t n, uint32_t
     const struct gpu_model *m = &g->model;
     const float *table = rope_row(g->w.rope, m->rope_dim, pos);
     for (uint32_t h = 0; h < n && m->rope_dim; h++)
-        g->ops->rope(m->rope, heads + (size_t)h * m->head_dim, m->rope_dim, table);
+        g->ops->rope(m->rope, heads + (size_t)h * m->head_dim, m->rope_dim, table,
+                     heads + (size_t)h * m->head_dim);
 }
 
 static void store_kv(const struct turn *t, uint8_t *kv)
@@ -196,14 +197,21 @@ static void attend_item(const struct turn *t, const struct cpu_attn_item *item, 
 {
     const struct gpu *g = t->g;
     const struct gpu_seq *s = &t->step->seqs[item->seq];
-    uint32_t heads = g->model.heads / g->model.kv_heads, row = s->first_row + item->first;
-    uint32_t pos = s->pos + item->first;
-    float *q = g->w.q + row * t->q_stride;
+    uint32_t heads = g->model.heads / g->model.kv_heads, pos = s->pos + item->first;
+    size_t at = (s->first_row + item->first) * t->q_stride +
+                (size_t)item->kv_head * heads * g->model.head_dim;
     for (uint32_t r = 0; r < item->n_rows; r++)
-        rotate_heads(g, q + r * t->q_stride + (size_t)item->kv_head * heads * g->model.head_dim,
-                     heads, pos + r);
-    g->attn->rows(&g->shape, kv, s->blocks, pos, item->n_rows, item->kv_head, q, t->q_stride,
-                  g->w.attn + row * t->q_stride, t->q_stride, g->w.threads[t->thread].scratch);
+        rotate_heads(g, g->w.q + at + r * t->q_stride, heads, pos + r);
+    struct attn_rows rows = {.layer_pool = kv,
+                             .blocks = s->blocks,
+                             .pos = pos,
+                             .n_rows = item->n_rows,
+                             .kv_head = item->kv_head,
+                             .q = g->w.q + at,
+                             .out = g->w.attn + at,
+                             .q_stride = t->q_stride,
+                             .out_stride = t->q_stride};
+    g->attn->rows(&g->shape, &rows, g->w.threads[t->thread].scratch);
 }
 
 static void attend(const struct turn *t, uint32_t layer)

@@ -2,8 +2,8 @@
  *
  * Invariants:
  * 1. The result is a pure function of the argument's bits: every step is one IEEE operation or one
- *    explicit fma, round to nearest even, denormals on. avx2_math.h takes the very same steps, so
- *    lane by lane the bits are the same. Change both or none.
+ *    explicit fma, round to nearest even, denormals on. avx2_math.h and avx512_math.h take the
+ *    very same steps, so lane by lane the bits are the same. Change all or none.
  * 2. Within 1 ulp of the true value; a NaN result is always 0x7fc00000.
  *
  * Method. exp: x = n ln2 + r (ln2 in two parts, Cody and Waite), e^r = 1 + r + r^2 P(r), scaled

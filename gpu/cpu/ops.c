@@ -40,16 +40,17 @@ static void swiglu(const float *gate, const float *up, uint32_t n, float *y)
         y[i] = gate[i] / (1.0f + math_exp(-gate[i])) * up[i];
 }
 
-static void rope(enum gpu_rope kind, float *head, uint32_t rope_dim, const float *table)
+static void rope(enum gpu_rope kind, const float *x, uint32_t rope_dim, const float *table,
+                 float *y)
 {
     uint32_t half = rope_dim / 2;
     const float *cosine = table, *sine = table + half;
     for (uint32_t i = 0; i < half; i++) {
-        float *a = kind == GPU_ROPE_PAIRS ? &head[2 * i] : &head[i];
-        float *b = kind == GPU_ROPE_PAIRS ? a + 1 : a + half;
-        float x = *a, y = *b;
-        *a = __builtin_fmaf(x, cosine[i], -(y * sine[i]));
-        *b = __builtin_fmaf(y, cosine[i], x * sine[i]);
+        uint32_t at = kind == GPU_ROPE_PAIRS ? 2 * i : i;
+        uint32_t other = kind == GPU_ROPE_PAIRS ? at + 1 : at + half;
+        float a = x[at], b = x[other];
+        y[at] = __builtin_fmaf(a, cosine[i], -(b * sine[i]));
+        y[other] = __builtin_fmaf(b, cosine[i], a * sine[i]);
     }
 }
 

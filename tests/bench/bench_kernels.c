@@ -63,19 +63,34 @@ static double best(void (*job)(void *context), void *context)
     return least;
 }
 
-static const struct linear_kernels *linear(void)
+/* As the backend chooses. */
+static bool cpu_has_avx2(void)
 {
 #if defined(__x86_64__)
-    if (!only_avx2 && linear_avx512.multiply && __builtin_cpu_supports("avx512vnni"))
-        return &linear_avx512;
-    if (linear_avx2.multiply && __builtin_cpu_supports("avx2"))
-        return &linear_avx2;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return false;
 #endif
-    return &linear_plain;
+}
+static bool cpu_has_avx512(void)
+{
+#if defined(__x86_64__)
+    return !only_avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+static const struct linear_kernels *linear(void)
+{
+    return cpu_has_avx512() ? &linear_avx512 : cpu_has_avx2() ? &linear_avx2 : &linear_plain;
 }
 static const struct attn_kernels *attention(void)
 {
-    return attn_avx2.rows ? &attn_avx2 : &attn_plain;
+    return cpu_has_avx512() ? &attn_avx512 : cpu_has_avx2() ? &attn_avx2 : &attn_plain;
+}
+static const struct ops_kernels *ops(void)
+{
+    return cpu_has_avx512() ? &ops_avx512 : cpu_has_avx2() ? &ops_avx2 : &ops_plain;
 }
 
 static void fill_floats(float *x, size_t n)
@@ -173,20 +188,21 @@ static void bench_linear(void)
 
 struct attention {
     struct attn_shape shape;
-    uint8_t *pool;
-    uint32_t *blocks;
-    uint32_t pos, rows;
-    float *q, *out;
+    struct attn_rows rows;
     void *scratch;
 };
 
 static void attention_job(void *context)
 {
-    struct attention *a = context;
-    size_t stride = (size_t)a->shape.heads * a->shape.head_dim;
-    for (uint32_t h = 0; h < a->shape.kv_heads; h++)
-        attention()->rows(&a->shape, a->pool, a->blocks, a->pos, a->rows, h, a->q, stride, a->out,
-                          stride, a->scratch);
+    const struct attention *a = context;
+    size_t heads = (size_t)a->shape.heads / a->shape.kv_heads * a->shape.head_dim;
+    for (uint32_t h = 0; h < a->shape.kv_heads; h++) {
+        struct attn_rows r = a->rows;
+        r.kv_head = h;
+        r.q += h * heads;
+        r.out += h * heads;
+        attention()->rows(&a->shape, &r, a->scratch);
+    }
 }
 
 static void bench_attention_of(enum gpu_kv_type type, const char *name)
@@ -198,33 +214,40 @@ static void bench_attention_of(enum gpu_kv_type type, const char *name)
         .shape = {.heads = 9, .kv_heads = 3, .head_dim = 64, .scale = 0.125f, .kv_type = type}};
     size_t row = (size_t)a.shape.heads * a.shape.head_dim, kv = 3 * 64;
     uint32_t blocks[BLOCKS];
-    a.blocks = blocks;
-    a.pool = room(attn_block_bytes(&a.shape) * BLOCKS);
-    a.q = room(ROWS_MAX * row * sizeof(float));
-    a.out = room(ROWS_MAX * row * sizeof(float));
+    uint64_t pool_bytes = attn_block_bytes(&a.shape) * BLOCKS;
+    uint64_t row_bytes = ROWS_MAX * row * sizeof(float);
+    float *q = room(row_bytes), *out = room(row_bytes);
+    uint8_t *pool = room(pool_bytes);
+    a.rows = (struct attn_rows){.layer_pool = pool,
+                                .blocks = blocks,
+                                .q = q,
+                                .out = out,
+                                .q_stride = row,
+                                .out_stride = row};
     a.scratch = room(attn_scratch_bytes(&a.shape));
-    fill_floats(a.q, ROWS_MAX * row);
+    fill_floats(q, ROWS_MAX * row);
     for (uint32_t i = 0; i < BLOCKS; i++)
         blocks[i] = (i * 7) % BLOCKS;
     for (uint32_t i = 0; i < TOKENS; i++) {
         float k[192], v[192];
         fill_floats(k, kv);
         fill_floats(v, kv);
-        attention()->store(&a.shape, a.pool, blocks, i, k, v);
+        attention()->store(&a.shape, pool, blocks, i, k, v);
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        a.pos = cases[i][0];
-        a.rows = cases[i][1];
+        a.rows.pos = cases[i][0];
+        a.rows.n_rows = cases[i][1];
         double s = best(attention_job, &a);
-        double pairs = 9.0 * a.rows * (a.pos + (a.rows + 1) / 2.0);
+        double pairs = 9.0 * a.rows.n_rows * (a.rows.pos + (a.rows.n_rows + 1) / 2.0);
         double ops = pairs * 64 * 4;
         printf("  %-5s %3u rows at %4u  %9.1f us  %6.1f GFLOP/s  %4.0f %% of the f32 limit\n", name,
-               a.rows, a.pos, s * 1e6, ops / s * 1e-9, fma_roof > 0 ? 100 * ops / s / fma_roof : 0);
+               a.rows.n_rows, a.rows.pos, s * 1e6, ops / s * 1e-9,
+               fma_roof > 0 ? 100 * ops / s / fma_roof : 0);
         fflush(stdout);
     }
-    memory_unmap(a.pool, attn_block_bytes(&a.shape) * BLOCKS);
-    memory_unmap(a.q, ROWS_MAX * row * sizeof(float));
-    memory_unmap(a.out, ROWS_MAX * row * sizeof(float));
+    memory_unmap(pool, pool_bytes);
+    memory_unmap(q, row_bytes);
+    memory_unmap(out, row_bytes);
     memory_unmap(a.scratch, attn_scratch_bytes(&a.shape));
 }
 
@@ -245,11 +268,6 @@ struct small {
     struct act *acts;
     void *scratch;
 };
-
-static const struct ops_kernels *ops(void)
-{
-    return ops_avx2.add ? &ops_avx2 : &ops_plain;
-}
 
 static void norm_job(void *context)
 {

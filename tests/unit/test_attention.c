@@ -1,120 +1,16 @@
 /* test_attention.c - paged attention: right against a naive softmax in double, the same bits from
- * both bodies, and pure: a row's result depends on its position and history alone.
+ * all bodies, and pure: a row's result depends on its position and history alone.
  */
-#include "../../gpu/cpu/attention.h" /* before cmocka.h, which has a macro fail */
-#include "../../gpu/cpu/math.h"
-
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-struct pool {
-    struct attn_shape shape;
-    uint32_t length; /* tokens stored */
-    uint32_t n_blocks;
-    uint32_t *blocks; /* a permutation: block i lies at blocks[i] */
-    void *bytes;
-    float *q, *k, *v; /* (length, heads or kv_heads, head_dim) */
-    size_t q_row, kv_row;
-    void *scratch;
-};
-
-static uint64_t lcg_state;
-
-static uint32_t lcg(void)
-{
-    lcg_state = lcg_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(lcg_state >> 33);
-}
-
-static float uniform(float range)
-{
-    return ((float)(lcg() >> 7) / 0x1p+24f * 2.0f - 1.0f) * range;
-}
-
-static void *allocate(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    assert_non_null(p);
-    return p;
-}
-
-static float *random_rows(size_t n, float range)
-{
-    float *x = allocate(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = uniform(range);
-    return x;
-}
-
-/* A permutation of 2 n ids, so that holes lie between a sequence's blocks. */
-static void shuffle_blocks(struct pool *p)
-{
-    uint32_t n = p->n_blocks;
-    for (uint32_t i = 0; i < n; i++)
-        p->blocks[i] = i;
-    for (uint32_t i = n - 1; i > 0; i--) {
-        uint32_t j = lcg() % (i + 1), t = p->blocks[i];
-        p->blocks[i] = p->blocks[j];
-        p->blocks[j] = t;
-    }
-}
-
-/* Every slot that is not stored holds all-ones bits: a NaN, or -1 with a NaN for a scale. */
-static void fill_pool(struct pool *p, const struct attn_kernels *kernels)
-{
-    memset(p->bytes, 0xff, p->n_blocks * attn_block_bytes(&p->shape));
-    for (uint32_t i = 0; i < p->length; i++)
-        kernels->store(&p->shape, p->bytes, p->blocks, i, p->k + i * p->kv_row,
-                       p->v + i * p->kv_row);
-}
-
-static void make_pool(struct pool *p, struct attn_shape shape, uint32_t length)
-{
-    lcg_state = length * 1000u + shape.head_dim * 10u + shape.heads;
-    p->shape = shape;
-    p->length = length;
-    p->n_blocks = 2 * ((length + 15) / 16);
-    p->blocks = allocate(p->n_blocks * sizeof *p->blocks);
-    p->bytes = allocate(p->n_blocks * attn_block_bytes(&shape));
-    p->q_row = (size_t)shape.heads * shape.head_dim;
-    p->kv_row = (size_t)shape.kv_heads * shape.head_dim;
-    p->q = random_rows(length * p->q_row, 4.0f);
-    p->k = random_rows(length * p->kv_row, 2.0f);
-    p->v = random_rows(length * p->kv_row, 1.0f);
-    p->scratch = allocate(attn_scratch_bytes(&shape));
-    shuffle_blocks(p);
-    fill_pool(p, &attn_plain);
-}
-
-static void free_pool(struct pool *p)
-{
-    free(p->blocks);
-    free(p->bytes);
-    free(p->q);
-    free(p->k);
-    free(p->v);
-    free(p->scratch);
-}
-
-/* All query heads of rows pos .. pos + n - 1 into out (n, q_row). */
-static void attend(struct pool *p, const struct attn_kernels *kernels, uint32_t pos, uint32_t n,
-                   float *out)
-{
-    memset(p->scratch, 0xff, attn_scratch_bytes(&p->shape));
-    for (uint32_t h = 0; h < p->shape.kv_heads; h++)
-        kernels->rows(&p->shape, p->bytes, p->blocks, pos, n, h, p->q + pos * p->q_row, p->q_row,
-                      out, p->q_row, p->scratch);
-}
+#include "../../gpu/cpu/math.h"
+#include "../support/attn_pool.h"
+#include "../support/support.h"
 
 /* What the cache makes of a vector of the head's size. */
-static void stored(const struct pool *p, const float *x, double *out)
+static void stored(const struct attn_pool *p, const float *x, double *out)
 {
     uint32_t n = p->shape.head_dim;
     float top = 0;
@@ -134,10 +30,10 @@ static void stored(const struct pool *p, const float *x, double *out)
 }
 
 /* One head of one row, the textbook way. */
-static void naive(const struct pool *p, uint32_t pos, uint32_t head, double *out)
+static void naive(const struct attn_pool *p, uint32_t pos, uint32_t head, double *out)
 {
     uint32_t dim = p->shape.head_dim, kv = head / (p->shape.heads / p->shape.kv_heads);
-    double *score = allocate((pos + 1) * sizeof *score), top = -INFINITY, sum = 0, vector[256];
+    double *score = attn_allocate((pos + 1) * sizeof *score), top = -INFINITY, sum = 0, vector[256];
     for (uint32_t j = 0; j <= pos; j++) {
         score[j] = 0;
         stored(p, p->k + j * p->kv_row + kv * dim, vector);
@@ -159,7 +55,7 @@ static void naive(const struct pool *p, uint32_t pos, uint32_t head, double *out
     free(score);
 }
 
-static void close_to_naive(const struct pool *p, uint32_t pos, const float *row)
+static void close_to_naive(const struct attn_pool *p, uint32_t pos, const float *row)
 {
     double want[256];
     for (uint32_t h = 0; h < p->shape.heads; h++) {
@@ -185,8 +81,7 @@ enum { N_EXAMPLES = sizeof examples / sizeof *examples };
 
 static struct attn_shape shape_of(const struct example *e, enum gpu_kv_type type)
 {
-    return (struct attn_shape){e->heads, e->kv_heads, e->head_dim, 1.0f / sqrtf((float)e->head_dim),
-                               type};
+    return attn_shape_of(e->heads, e->kv_heads, e->head_dim, type);
 }
 
 /* A type for each example: int8 for SmolLM2's shape, and for every third. */
@@ -195,83 +90,128 @@ static enum gpu_kv_type type_by_turns(int example)
     return (enum gpu_kv_type)((example + GPU_KV_INT8) % GPU_KV_TYPES);
 }
 
-static bool have_avx2(void)
-{
-    return attn_avx2.rows && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
 /* Whole prompts by the plain body: near the double result at chosen rows. */
 static void plain_is_right(void **state)
 {
     (void)state;
     for (int i = 0; i < GPU_KV_TYPES * N_EXAMPLES; i++) {
         const struct example *e = &examples[i / GPU_KV_TYPES];
-        struct pool p;
-        make_pool(&p, shape_of(e, (enum gpu_kv_type)(i % GPU_KV_TYPES)), e->length);
-        float *row = allocate(p.q_row * sizeof *row);
+        struct attn_pool p;
+        attn_pool_make(&p, shape_of(e, (enum gpu_kv_type)(i % GPU_KV_TYPES)), e->length);
+        float *row = attn_allocate(p.q_row * sizeof *row);
         uint32_t stride = p.length > 100 ? 37 : 5;
         for (uint32_t pos = 0; pos < p.length; pos += stride) {
-            attend(&p, &attn_plain, pos, 1, row);
+            attn_pool_attend(&p, &attn_plain, pos, 1, row);
             close_to_naive(&p, pos, row);
         }
-        attend(&p, &attn_plain, p.length - 1, 1, row);
+        attn_pool_attend(&p, &attn_plain, p.length - 1, 1, row);
         close_to_naive(&p, p.length - 1, row);
         free(row);
-        free_pool(&p);
+        attn_pool_free(&p);
     }
 }
 
-static void same_rows(const float *a, const float *b, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (math_bits(a[i]) != math_bits(b[i]))
-            fail_msg("element %zu: %a and %a", i, (double)a[i], (double)b[i]);
-}
-
-/* Both bodies, a whole prompt in one call. */
-static void avx2_same_bits(void **state)
+/* All bodies, a whole prompt in one call. */
+static void fast_same_bits(void **state)
 {
     (void)state;
-    if (!have_avx2())
+    if (!attn_fast(0))
         skip();
     for (int i = 0; i < GPU_KV_TYPES * N_EXAMPLES; i++) {
         const struct example *e = &examples[i / GPU_KV_TYPES];
-        struct pool p;
-        make_pool(&p, shape_of(e, (enum gpu_kv_type)(i % GPU_KV_TYPES)), e->length);
-        float *plain = allocate(p.length * p.q_row * sizeof *plain);
-        float *fast = allocate(p.length * p.q_row * sizeof *fast);
-        attend(&p, &attn_plain, 0, p.length, plain);
-        attend(&p, &attn_avx2, 0, p.length, fast);
-        same_rows(plain, fast, p.length * p.q_row);
+        struct attn_pool p;
+        attn_pool_make(&p, shape_of(e, (enum gpu_kv_type)(i % GPU_KV_TYPES)), e->length);
+        float *plain = attn_allocate(p.length * p.q_row * sizeof *plain);
+        float *fast = attn_allocate(p.length * p.q_row * sizeof *fast);
+        attn_pool_attend(&p, &attn_plain, 0, p.length, plain);
+        for (size_t k = 0; attn_fast(k); k++) {
+            attn_pool_attend(&p, attn_fast(k), 0, p.length, fast);
+            attn_same(plain, fast, p.length * p.q_row);
+        }
         free(plain);
         free(fast);
-        free_pool(&p);
+        attn_pool_free(&p);
     }
 }
 
-/* What store leaves in the pool is the same, too, also for values that f16 cannot hold. */
-static void avx2_same_store(void **state)
+/* ---- any rows anywhere ---- */
+
+/* Rows pos .. pos + n - 1, what lies around their results left alone. */
+static void same_window(struct attn_pool *p, const struct attn_kernels *kernels, uint32_t pos,
+                        uint32_t n, const float *plain, float *got)
+{
+    size_t bytes = p->length * p->q_row * sizeof *got;
+    memset(got, 0x5a, bytes);
+    attn_pool_attend(p, kernels, pos, n, got + pos * p->q_row);
+    attn_same(plain + pos * p->q_row, got + pos * p->q_row, n * p->q_row);
+    for (size_t i = 0; i < p->length * p->q_row; i++)
+        if (i < pos * p->q_row || i >= (pos + n) * p->q_row)
+            assert_int_equal(math_bits(got[i]), 0x5a5a5a5a);
+}
+
+/* Every number of rows that fills register blocks in another way, around the borders of tiles and
+ * spans. */
+static void check_windows(struct attn_pool *p)
+{
+    static const uint32_t at[] = {0, 1, 14, 15, 16, 17, 127, 240, 254, 255, 256, 257};
+    static const uint32_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 31, 33, 64, 97, 130};
+    size_t bytes = p->length * p->q_row * sizeof(float);
+    float *plain = attn_allocate(bytes), *got = attn_allocate(bytes);
+    attn_pool_attend(p, &attn_plain, 0, p->length, plain);
+    for (size_t k = 0; attn_fast(k); k++)
+        for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+                if (at[i] + rows[r] <= p->length)
+                    same_window(p, attn_fast(k), at[i], rows[r], plain, got);
+    free(plain);
+    free(got);
+}
+
+static void any_rows_anywhere(void **state)
 {
     (void)state;
-    if (!have_avx2())
+    static const struct example shapes[] = {
+        {3, 1, 64, 300}, {2, 1, 256, 264}, {2, 2, 80, 264},
+        {2, 1, 96, 264}, {2, 1, 128, 264}, {7, 1, 40, 300},
+    };
+    if (!attn_fast(0))
+        skip();
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
+        for (int type = 0; type < GPU_KV_TYPES; type++) {
+            if (!test_exhaustive() && (enum gpu_kv_type)type != type_by_turns(i))
+                continue;
+            struct attn_pool p;
+            attn_pool_make(&p, shape_of(&shapes[i], (enum gpu_kv_type)type), shapes[i].length);
+            check_windows(&p);
+            attn_pool_free(&p);
+        }
+}
+
+/* What store leaves in the pool is the same, too, also for values that f16 cannot hold. */
+static void fast_same_store(void **state)
+{
+    (void)state;
+    if (!attn_fast(0))
         skip();
     static const float special[] = {0.0f,     -0.0f,     65504.0f, 65519.9f,  65520.0f,
                                     -1e30f,   1e-8f,     2.98e-8f, -2.99e-8f, 6.1e-5f,
                                     INFINITY, -INFINITY, NAN};
     for (int i = 0; i < GPU_KV_TYPES * N_EXAMPLES; i++) {
         const struct example *e = &examples[i / GPU_KV_TYPES];
-        struct pool p;
-        make_pool(&p, shape_of(e, (enum gpu_kv_type)(i % GPU_KV_TYPES)), e->length);
+        struct attn_pool p;
+        attn_pool_make(&p, shape_of(e, (enum gpu_kv_type)(i % GPU_KV_TYPES)), e->length);
         size_t bytes = p.n_blocks * attn_block_bytes(&p.shape);
         for (size_t j = 0; j < p.length * p.kv_row; j += 3)
-            p.k[j] = special[lcg() % 13], p.v[j] = special[lcg() % 13];
-        fill_pool(&p, &attn_plain);
-        void *plain = allocate(bytes);
+            p.k[j] = special[attn_random(13)], p.v[j] = special[attn_random(13)];
+        attn_pool_fill(&p, &attn_plain);
+        void *plain = attn_allocate(bytes);
         memcpy(plain, p.bytes, bytes);
-        fill_pool(&p, &attn_avx2);
-        assert_memory_equal(plain, p.bytes, bytes);
+        for (size_t k = 0; attn_fast(k); k++) {
+            attn_pool_fill(&p, attn_fast(k));
+            assert_memory_equal(plain, p.bytes, bytes);
+        }
         free(plain);
-        free_pool(&p);
+        attn_pool_free(&p);
     }
 }
 
@@ -330,8 +270,8 @@ static void int8_values(void **state)
 {
     (void)state;
     int8_values_of(&attn_plain);
-    if (have_avx2())
-        int8_values_of(&attn_avx2);
+    for (size_t k = 0; attn_fast(k); k++)
+        int8_values_of(attn_fast(k));
 }
 
 /* One scale a token and head: what is stored of one is the same bytes whatever the others are. */
@@ -339,15 +279,15 @@ static void int8_scale_of_one_token_and_head(void **state)
 {
     (void)state;
     struct example e = {2, 2, 16, 16};
-    struct pool p;
-    make_pool(&p, shape_of(&e, GPU_KV_INT8), e.length);
+    struct attn_pool p;
+    attn_pool_make(&p, shape_of(&e, GPU_KV_INT8), e.length);
     size_t bytes = attn_block_bytes(&p.shape);
-    uint8_t *before = allocate(bytes), *after = p.bytes;
+    uint8_t *before = attn_allocate(bytes), *after = p.bytes;
     after += p.blocks[0] * bytes;
     memcpy(before, after, bytes);
     for (uint32_t d = 0; d < 16; d++) /* K of head 1 of token 5 */
         p.k[5 * p.kv_row + 16 + d] *= 1000;
-    fill_pool(&p, &attn_plain);
+    attn_pool_fill(&p, &attn_plain);
     unsigned changed = 0;
     for (size_t i = 0; i < bytes; i++) {
         size_t tile = i / TILE_BYTES, at = i % TILE_BYTES; /* K 0, V 0, K 1, V 1 */
@@ -360,19 +300,19 @@ static void int8_scale_of_one_token_and_head(void **state)
     }
     assert_true(changed > 0);
     free(before);
-    free_pool(&p);
+    attn_pool_free(&p);
 }
 
 /* Stored is near: by half a step of the token's own scale. */
 static void int8_is_off_by_half_a_step(void **state)
 {
     (void)state;
-    lcg_state = 5;
+    struct rnd rnd = {5};
     for (int n = 0; n < 1000; n++) {
         struct int8_block b;
         float x[DIM], top = 0;
         for (uint32_t d = 0; d < DIM; d++) {
-            x[d] = uniform(ldexpf(1, (int)(lcg() % 40) - 20));
+            x[d] = ldexpf(rnd_float(&rnd), (int)rnd_below(&rnd, 40) - 20);
             top = fmaxf(top, fabsf(x[d]));
         }
         put(&attn_plain, &b, 0, x, x);
@@ -389,43 +329,43 @@ static void int8_zero_vectors(void **state)
 {
     (void)state;
     struct example e = {4, 2, 24, 90};
-    struct pool p;
-    make_pool(&p, shape_of(&e, GPU_KV_INT8), e.length);
+    struct attn_pool p;
+    attn_pool_make(&p, shape_of(&e, GPU_KV_INT8), e.length);
     for (uint32_t i = 0; i < p.length; i++)
         for (uint32_t j = 0; j < p.kv_row; j++) {
             p.k[i * p.kv_row + j] *= i % 3 ? 1.0f : 0.0f;
             p.v[i * p.kv_row + j] *= i % 5 ? 1.0f : 0.0f;
         }
-    fill_pool(&p, &attn_plain);
-    float *out = allocate(p.length * p.q_row * sizeof *out);
-    attend(&p, &attn_plain, 0, p.length, out);
+    attn_pool_fill(&p, &attn_plain);
+    float *out = attn_allocate(p.length * p.q_row * sizeof *out);
+    attn_pool_attend(&p, &attn_plain, 0, p.length, out);
     for (uint32_t pos = 0; pos < p.length; pos++)
         close_to_naive(&p, pos, out + pos * p.q_row);
     free(out);
-    free_pool(&p);
+    attn_pool_free(&p);
 }
 
 /* ---- purity ---- */
 
 /* Rows in chunks of random sizes, later tokens not yet stored (NaN in their slots), in blocks at
  * other places: the same bits as all rows at once. */
-static void chunks_change_nothing(const struct attn_kernels *kernels, struct pool *p)
+static void chunks_change_nothing(const struct attn_kernels *kernels, struct attn_pool *p)
 {
     size_t n = p->length * p->q_row;
-    float *whole = allocate(n * sizeof *whole), *cut = allocate(n * sizeof *cut);
-    attend(p, kernels, 0, p->length, whole);
-    shuffle_blocks(p);
+    float *whole = attn_allocate(n * sizeof *whole), *cut = attn_allocate(n * sizeof *cut);
+    attn_pool_attend(p, kernels, 0, p->length, whole);
+    attn_pool_shuffle(p);
     memset(p->bytes, 0xff, p->n_blocks * attn_block_bytes(&p->shape));
     for (uint32_t pos = 0; pos < p->length;) {
-        uint32_t rows = lcg() % 3 ? 1 + lcg() % 4 : 1 + lcg() % 80;
+        uint32_t rows = attn_random(3) ? 1 + attn_random(4) : 1 + attn_random(80);
         rows = rows < p->length - pos ? rows : p->length - pos;
         for (uint32_t i = pos; i < pos + rows; i++)
             kernels->store(&p->shape, p->bytes, p->blocks, i, p->k + i * p->kv_row,
                            p->v + i * p->kv_row);
-        attend(p, kernels, pos, rows, cut + pos * p->q_row);
+        attn_pool_attend(p, kernels, pos, rows, cut + pos * p->q_row);
         pos += rows;
     }
-    same_rows(whole, cut, n);
+    attn_same(whole, cut, n);
     for (size_t i = 0; i < n; i++)
         assert_true(isfinite(cut[i]));
     free(whole);
@@ -436,12 +376,12 @@ static void pure(void **state)
 {
     (void)state;
     for (int i = 0; i < N_EXAMPLES; i++) {
-        struct pool p;
-        make_pool(&p, shape_of(&examples[i], type_by_turns(i)), examples[i].length);
+        struct attn_pool p;
+        attn_pool_make(&p, shape_of(&examples[i], type_by_turns(i)), examples[i].length);
         chunks_change_nothing(&attn_plain, &p);
-        if (have_avx2())
-            chunks_change_nothing(&attn_avx2, &p);
-        free_pool(&p);
+        for (size_t k = 0; attn_fast(k); k++)
+            chunks_change_nothing(attn_fast(k), &p);
+        attn_pool_free(&p);
     }
 }
 
@@ -450,25 +390,25 @@ static void masked_is_nothing(void **state)
 {
     (void)state;
     for (int i = 0; i < N_EXAMPLES; i++) {
-        struct pool p;
-        make_pool(&p, shape_of(&examples[i], type_by_turns(i)), examples[i].length);
+        struct attn_pool p;
+        attn_pool_make(&p, shape_of(&examples[i], type_by_turns(i)), examples[i].length);
         uint32_t seen = p.length / 2 + 1;
         size_t n = seen * p.q_row;
-        float *before = allocate(n * sizeof *before);
-        float *after = allocate(p.length * p.q_row * sizeof *after);
-        attend(&p, &attn_plain, 0, seen, before);
+        float *before = attn_allocate(n * sizeof *before);
+        float *after = attn_allocate(p.length * p.q_row * sizeof *after);
+        attn_pool_attend(&p, &attn_plain, 0, seen, before);
         for (size_t j = seen * p.kv_row; j < p.length * p.kv_row; j++)
             p.k[j] = p.v[j] = INFINITY;
-        fill_pool(&p, &attn_plain);
-        attend(&p, &attn_plain, 0, p.length, after);
-        same_rows(before, after, n);
-        if (have_avx2()) {
-            attend(&p, &attn_avx2, 0, p.length, after);
-            same_rows(before, after, n);
+        attn_pool_fill(&p, &attn_plain);
+        attn_pool_attend(&p, &attn_plain, 0, p.length, after);
+        attn_same(before, after, n);
+        for (size_t k = 0; attn_fast(k); k++) {
+            attn_pool_attend(&p, attn_fast(k), 0, p.length, after);
+            attn_same(before, after, n);
         }
         free(before);
         free(after);
-        free_pool(&p);
+        attn_pool_free(&p);
     }
 }
 
@@ -477,30 +417,31 @@ static void extreme_scores(void **state)
 {
     (void)state;
     struct example e = {6, 2, 16, 600};
-    struct pool p;
-    make_pool(&p, shape_of(&e, GPU_KV_F32), e.length);
+    struct attn_pool p;
+    attn_pool_make(&p, shape_of(&e, GPU_KV_F32), e.length);
     for (size_t j = 0; j < p.length * p.q_row; j++)
         p.q[j] *= 100.0f;
-    float *plain = allocate(p.length * p.q_row * sizeof *plain);
-    attend(&p, &attn_plain, 0, p.length, plain);
+    float *plain = attn_allocate(p.length * p.q_row * sizeof *plain);
+    attn_pool_attend(&p, &attn_plain, 0, p.length, plain);
     for (uint32_t pos = 0; pos < p.length; pos += 41)
         close_to_naive(&p, pos, plain + pos * p.q_row);
-    if (have_avx2()) {
-        float *fast = allocate(p.length * p.q_row * sizeof *fast);
-        attend(&p, &attn_avx2, 0, p.length, fast);
-        same_rows(plain, fast, p.length * p.q_row);
-        free(fast);
+    float *fast = attn_allocate(p.length * p.q_row * sizeof *fast);
+    for (size_t k = 0; attn_fast(k); k++) {
+        attn_pool_attend(&p, attn_fast(k), 0, p.length, fast);
+        attn_same(plain, fast, p.length * p.q_row);
     }
+    free(fast);
     free(plain);
-    free_pool(&p);
+    attn_pool_free(&p);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_is_right),
-        cmocka_unit_test(avx2_same_bits),
-        cmocka_unit_test(avx2_same_store),
+        cmocka_unit_test(fast_same_bits),
+        cmocka_unit_test(any_rows_anywhere),
+        cmocka_unit_test(fast_same_store),
         cmocka_unit_test(int8_values),
         cmocka_unit_test(int8_scale_of_one_token_and_head),
         cmocka_unit_test(int8_is_off_by_half_a_step),

@@ -1,5 +1,5 @@
-/* test_math.c - our exp and log against libm in double, their AVX2 twins bit for bit, f16
- * conversion against F16C.
+/* test_math.c - our exp and log against libm in double, their AVX2 and AVX-512 twins bit for bit,
+ * f16 conversion against F16C.
  */
 #include "../../gpu/cpu/math.h"
 
@@ -43,6 +43,25 @@ static uint16_t to_f16c(float x)
 static float from_f16c(uint16_t h)
 {
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+/* The same for AVX-512. */
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+#endif
+#include "../../gpu/cpu/avx512_math.h"
+
+static void exp16(const float *x, float *y)
+{
+    _mm512_storeu_ps(y, avx512_exp(_mm512_loadu_ps(x)));
 }
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -151,6 +170,30 @@ static void avx2_same_special(void **state)
     }
 }
 
+/* Patterns in another stride too, and every one where results lose bits: below the normal range. */
+static void avx512_same_bits(void **state)
+{
+    (void)state;
+    if (!__builtin_cpu_supports("avx512f"))
+        skip();
+    static const struct {
+        uint64_t from, to, step;
+    } ranges[] = {{0, 1ull << 32, STRIDE - 2},   /* all */
+                  {0xc2ae0000u, 0xc2d10000u, 1}, /* -87 .. -104.5 */
+                  {0x42b10000u, 0x42b20000u, 1}, /* 88.5 .. 89 */
+                  {0x7f7ffff0u, 0x7f800010u, 1}, /* up to infinity, and NaN */
+                  {0xff7ffff0u, 0xff800010u, 1}};
+    for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++)
+        for (uint64_t b = ranges[r].from; b < ranges[r].to; b += ranges[r].step * 16) {
+            float x[16], e[16];
+            for (uint32_t i = 0; i < 16; i++)
+                x[i] = math_from_bits((uint32_t)(b + i * ranges[r].step));
+            exp16(x, e);
+            for (uint32_t i = 0; i < 16; i++)
+                assert_int_equal(math_bits(e[i]), math_bits(math_exp(x[i])));
+        }
+}
+
 /* Every f16, and floats around every place where rounding decides. */
 static void f16_as_f16c(void **state)
 {
@@ -189,8 +232,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(within_1_ulp),      cmocka_unit_test(within_1_ulp_dense),
         cmocka_unit_test(special_values),    cmocka_unit_test(avx2_same_bits),
-        cmocka_unit_test(avx2_same_special), cmocka_unit_test(f16_as_f16c),
-        cmocka_unit_test(f16_by_hand),
+        cmocka_unit_test(avx2_same_special), cmocka_unit_test(avx512_same_bits),
+        cmocka_unit_test(f16_as_f16c),       cmocka_unit_test(f16_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

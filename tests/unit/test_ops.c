@@ -1,5 +1,5 @@
-/* test_ops.c - the small operations: AVX2 against plain C bit for bit, plain C against formulas in
- * double, and the RoPE table against the C library. */
+/* test_ops.c - the small operations: AVX2 and AVX-512 against plain C bit for bit, plain C against
+ * formulas in double, and the RoPE table against the C library. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +13,16 @@ enum { LENGTHS = sizeof lengths / sizeof *lengths };
 
 static struct rnd rnd = {20240611};
 
-static bool have_avx2(void)
+/* The kernels beside the plain ones that this machine runs: NULL past the last. */
+static const struct ops_kernels *fast(size_t i)
 {
-#if defined(__x86_64__)
-    return ops_avx2.rms_norm && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return false;
-#endif
+    const struct ops_kernels *have[3] = {0};
+    size_t n = 0;
+    if (test_avx2() && ops_avx2.add)
+        have[n++] = &ops_avx2;
+    if (test_avx512() && ops_avx512.add)
+        have[n++] = &ops_avx512;
+    return have[i];
 }
 
 static void fill(float *x, uint32_t n, float scale)
@@ -54,11 +57,14 @@ static void norm_is_the_formula(void **state)
                 double want = x[i] / sqrt(sum / n + (double)1e-5f) * w[i];
                 assert_true(fabs(y[i] - want) <= 1e-6 * fabs(want) + 1e-12);
             }
-            if (have_avx2()) {
-                ops_avx2.rms_norm(x, w, 1e-5f, n, z);
+            for (size_t k = 0; fast(k); k++) {
+                float in[MAX];
+                memcpy(in, x, sizeof in);
+                guard(z, 0);
+                fast(k)->rms_norm(x, w, 1e-5f, n, z);
                 assert_memory_equal(y, z, sizeof y);
-                ops_avx2.rms_norm(x, w, 1e-5f, n, x); /* in place */
-                assert_memory_equal(y, x, n * sizeof *y);
+                fast(k)->rms_norm(in, w, 1e-5f, n, in); /* in place */
+                assert_memory_equal(y, in, n * sizeof *y);
             }
         }
 }
@@ -79,9 +85,11 @@ static void add_is_exact(void **state)
             ops_plain.add(x, y, b, n);
             for (uint32_t i = 0; i < n; i++)
                 assert_true(x[i] == a[i] + (b ? y[i] + bias[i] : y[i]));
-            if (have_avx2()) {
-                ops_avx2.add(a, y, b, n);
-                assert_memory_equal(a, x, sizeof a);
+            for (size_t k = 0; fast(k); k++) {
+                float in[MAX];
+                memcpy(in, a, sizeof in);
+                fast(k)->add(in, y, b, n);
+                assert_memory_equal(in, x, sizeof in);
             }
         }
 }
@@ -104,24 +112,42 @@ static void swiglu_is_the_formula(void **state)
             double want = gate[i] / (1 + exp(-(double)gate[i])) * up[i];
             assert_true(fabs(y[i] - want) <= 1e-6 * fabs(want) + 1e-37);
         }
-        if (have_avx2()) {
-            ops_avx2.swiglu(gate, up, n, z);
+        for (size_t k = 0; fast(k); k++) {
+            float in[MAX];
+            memcpy(in, gate, sizeof in);
+            guard(z, 0);
+            fast(k)->swiglu(gate, up, n, z);
             assert_memory_equal(y, z, sizeof y);
-            ops_avx2.swiglu(gate, up, n, gate); /* in place */
-            assert_memory_equal(y, gate, n * sizeof *y);
+            fast(k)->swiglu(in, up, n, in); /* in place */
+            assert_memory_equal(y, in, n * sizeof *y);
         }
     }
 }
 
 /* ---- RoPE ---- */
 
+/* In place, and into another place of which the rest stays as it is. */
+static void rope_is_the_same(const struct ops_kernels *kernels, enum gpu_rope kind,
+                             const float *head, uint32_t dim, const float *table, const float *want)
+{
+    float y[MAX];
+    memcpy(y, head, sizeof y);
+    kernels->rope(kind, y, dim, table, y);
+    assert_memory_equal(want, y, sizeof y);
+    guard(y, 0);
+    kernels->rope(kind, head, dim, table, y);
+    assert_memory_equal(want, y, dim * sizeof *y);
+    for (uint32_t i = dim; i < MAX; i++)
+        assert_true(y[i] == -7.25f);
+}
+
 static void rope_rotates(void **state)
 {
     (void)state;
-    static const uint32_t dims[] = {2, 4, 6, 8, 10, 14, 16, 18, 32, 64, 96, 128, 254};
+    static const uint32_t dims[] = {2, 4, 6, 8, 10, 14, 16, 18, 32, 34, 48, 64, 80, 96, 128, 254};
     enum { POS = 37 };
     static float all[(POS + 1) * 256];
-    float head[MAX], x[MAX], y[MAX], freq[128];
+    float head[MAX], x[MAX], freq[128];
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (int kind = GPU_ROPE_PAIRS; kind <= GPU_ROPE_HALVES; kind++) {
             uint32_t dim = dims[d], half = dim / 2;
@@ -131,8 +157,7 @@ static void rope_rotates(void **state)
             const float *table = rope_row(all, dim, POS);
             fill(head, MAX, 2);
             memcpy(x, head, sizeof x);
-            memcpy(y, head, sizeof y);
-            ops_plain.rope((enum gpu_rope)kind, x, dim, table);
+            ops_plain.rope((enum gpu_rope)kind, x, dim, table, x);
             for (uint32_t i = 0; i < half; i++) {
                 uint32_t a = kind == GPU_ROPE_PAIRS ? 2 * i : i;
                 uint32_t b = kind == GPU_ROPE_PAIRS ? 2 * i + 1 : i + half;
@@ -141,10 +166,8 @@ static void rope_rotates(void **state)
                 assert_true(fabs(x[b] - (head[b] * c + head[a] * s)) < 1e-6);
             }
             assert_memory_equal(x + dim, head + dim, sizeof x - dim * sizeof *x);
-            if (have_avx2()) {
-                ops_avx2.rope((enum gpu_rope)kind, y, dim, table);
-                assert_memory_equal(x, y, sizeof x);
-            }
+            for (size_t k = 0; fast(k); k++)
+                rope_is_the_same(fast(k), (enum gpu_rope)kind, head, dim, table, x);
         }
 }
 
