@@ -1,5 +1,5 @@
 /* backend.h - inside the CPU backend: what backend.c (life and limits), load.c (weights),
- * workspace.c (the memory of steps) and forward.c (a step) share.
+ * workspace.c (the memory of steps), items.c (attention's share-out) and forward.c (a step) share.
  */
 #ifndef LLMD_CPU_BACKEND_H
 #define LLMD_CPU_BACKEND_H
@@ -21,7 +21,9 @@ enum {
     CPU_CHUNK = 64,       /* rows that pass over a thread's share of the weights at a time */
     CPU_PRIVATE_ROWS = 4, /* up to so many rows, every thread prepares the inputs for itself */
     CPU_OUTPUT_ROWS = 32, /* rows of logits that exist at a time */
-    CPU_ATTN_PAIRS = 96,  /* (row, query head) pairs of an attention item */
+    CPU_ATTN_PAIRS = 96,  /* (row, query head) pairs of an attention item, at most */
+    CPU_GRAINS = 8,       /* of attention, that a thread's part comes in (items.c) */
+    CPU_CUT_ROWS = 8,     /* rows of an item whose spans may be divided, at most */
 };
 
 /* Weights of a decoder layer. Vectors are f32, padded with zeros to 16 elements. */
@@ -31,16 +33,36 @@ struct cpu_layer {
     float *q_bias, *k_bias, *v_bias, *o_bias; /* or NULL */
 };
 
+/* Rows whose spans several items share. Each of them gives its spans' sums; the one that comes last
+ * merges them. */
+struct cpu_attn_cut {
+    _Alignas(64) _Atomic uint32_t left; /* items that are not done; again `pieces` for each layer */
+    uint32_t pieces;
+    float *parts; /* attention.h */
+};
+
 /* A part of attention that one thread does: some rows of one sequence, one kv head. */
 struct cpu_attn_item {
     uint32_t seq, first, n_rows, kv_head; /* first: counted from the sequence's first row */
+    uint32_t from, to;                    /* spans */
+    struct cpu_attn_cut *cut;             /* NULL: they are all of them */
+};
+
+/* How a step's attention is shared out, and what there is room for. */
+struct cpu_items {
+    uint32_t n;
+    struct cpu_attn_item *list; /* (room) */
+    struct cpu_attn_cut *cuts;  /* (cuts_room) */
+    float *parts;               /* (parts_room) sums of the spans of cuts */
+    size_t room, cuts_room, parts_room;
 };
 
 /* What a thread has for itself. */
 struct cpu_private {
     float *norm;      /* (CPU_PRIVATE_ROWS, hidden) */
     struct act *acts; /* of CPU_PRIVATE_ROWS rows, the longer of hidden and heads * head_dim */
-    void *scratch;    /* attention's and sampling's */
+    float *q;      /* of an attention item: (n_rows, query heads of a kv head, head_dim), rotated */
+    void *scratch; /* attention's and sampling's */
 };
 
 /* Attention items of a layer that were taken. */
@@ -64,7 +86,7 @@ struct cpu_workspace {
     struct sample_slice *slices;  /* (CPU_OUTPUT_ROWS, sample_slices(vocab)) of the logits */
     uint32_t *wanted;             /* (max_outputs) rows that outputs name, ascending, each once */
     uint32_t *wanted_of;          /* (max_outputs) each output's index in wanted */
-    struct cpu_attn_item *items;  /* (max_rows * kv_heads): each has a row or more */
+    struct cpu_items items;       /* of attention */
     struct cpu_counter *counters; /* (n_layers) */
     float *rope;                  /* (max_len, rope_dim): rope_row() */
     struct cpu_private *threads;  /* (threads) */
@@ -101,7 +123,7 @@ struct gpu {
     struct touch touch; /* of the pool */
 
     const struct gpu_step *step; /* between submit and wait */
-    uint32_t n_items, n_wanted;
+    uint32_t n_wanted;
 };
 
 /* ---- memory planned twice: once to learn the size, once to take the addresses ---- */
@@ -147,6 +169,11 @@ static inline uint8_t *cpu_layer_kv(const struct gpu *g, uint32_t layer)
 {
     return g->kv + layer * g->layer_block_bytes;
 }
+
+/* ---- items.c ---- */
+
+/* Of g->step, into g->w.items. */
+void cpu_list_items(struct gpu *g);
 
 /* ---- forward.c ---- */
 

@@ -6,7 +6,8 @@
  *                               and needs no barrier
  *     q, k, v + bias            output columns
  *     RoPE of k, KV store       rows
- *     RoPE of q, attention      (row range, kv head) items, taken in order from a counter
+ *     RoPE of q, attention      (row range, kv head, span range) items, taken in order from a counter;
+ *                               where the spans of rows are shared, the last one merges (items.c)
  *     quantize                  as above
  *     o + bias + residual       output columns
  *     norm + quantize           as above
@@ -168,13 +169,17 @@ static void project_qkv(const struct turn *t, const struct cpu_layer *l)
 
 /* ---- attention ---- */
 
-static void rotate_heads(const struct gpu *g, float *heads, uint32_t n, uint32_t pos)
+/* n heads side by side: from, rotated, to `to`, which may be the same. */
+static void rotate_heads(const struct gpu *g, const float *from, uint32_t n, uint32_t pos,
+                         float *to)
 {
     const struct gpu_model *m = &g->model;
     const float *table = rope_row(g->w.rope, m->rope_dim, pos);
+    if (from != to && m->rope_dim < m->head_dim)
+        memcpy(to, from, (size_t)n * m->head_dim * sizeof *to);
     for (uint32_t h = 0; h < n && m->rope_dim; h++)
-        g->ops->rope(m->rope, heads + (size_t)h * m->head_dim, m->rope_dim, table,
-                     heads + (size_t)h * m->head_dim);
+        g->ops->rope(m->rope, from + (size_t)h * m->head_dim, m->rope_dim, table,
+                     to + (size_t)h * m->head_dim);
 }
 
 static void store_kv(const struct turn *t, uint8_t *kv)
@@ -187,31 +192,48 @@ static void store_kv(const struct turn *t, uint8_t *kv)
             s++;
         uint32_t pos = s->pos + (r - s->first_row);
         float *k = g->w.k + r * t->kv_stride, *v = g->w.v + r * t->kv_stride;
-        rotate_heads(g, k, g->model.kv_heads, pos);
+        rotate_heads(g, k, g->model.kv_heads, pos, k);
         g->attn->store(&g->shape, kv, s->blocks, pos, k, v);
     }
     barrier(t);
 }
 
+/* Of an item whose spans are done: merges if all the others of its cut are. */
+static void merge_item(const struct gpu *g, struct cpu_attn_cut *cut, const struct attn_rows *r)
+{
+    /* release: this item's sums; acquire: those of the items that came before */
+    if (atomic_fetch_sub_explicit(&cut->left, 1, memory_order_acq_rel) > 1)
+        return;
+    g->attn->merge(&g->shape, r, cut->parts);
+    /* relaxed: a barrier comes before the next layer */
+    atomic_store_explicit(&cut->left, cut->pieces, memory_order_relaxed);
+}
+
 static void attend_item(const struct turn *t, const struct cpu_attn_item *item, const uint8_t *kv)
 {
     const struct gpu *g = t->g;
+    const struct cpu_private *mine = &g->w.threads[t->thread];
     const struct gpu_seq *s = &t->step->seqs[item->seq];
     uint32_t heads = g->model.heads / g->model.kv_heads, pos = s->pos + item->first;
-    size_t at = (s->first_row + item->first) * t->q_stride +
-                (size_t)item->kv_head * heads * g->model.head_dim;
+    size_t length = (size_t)heads * g->model.head_dim;
+    size_t at = (s->first_row + item->first) * t->q_stride + item->kv_head * length;
     for (uint32_t r = 0; r < item->n_rows; r++)
-        rotate_heads(g, g->w.q + at + r * t->q_stride, heads, pos + r);
+        rotate_heads(g, g->w.q + at + r * t->q_stride, heads, pos + r, mine->q + r * length);
     struct attn_rows rows = {.layer_pool = kv,
                              .blocks = s->blocks,
                              .pos = pos,
                              .n_rows = item->n_rows,
                              .kv_head = item->kv_head,
-                             .q = g->w.q + at,
+                             .q = mine->q,
                              .out = g->w.attn + at,
-                             .q_stride = t->q_stride,
+                             .q_stride = length,
                              .out_stride = t->q_stride};
-    g->attn->rows(&g->shape, &rows, g->w.threads[t->thread].scratch);
+    if (!item->cut) {
+        g->attn->rows(&g->shape, &rows, mine->scratch);
+        return;
+    }
+    g->attn->spans(&g->shape, &rows, item->from, item->to, item->cut->parts, mine->scratch);
+    merge_item(g, item->cut, &rows);
 }
 
 static void attend(const struct turn *t, uint32_t layer)
@@ -221,9 +243,9 @@ static void attend(const struct turn *t, uint32_t layer)
     for (;;) {
         /* relaxed: only who takes what; the barriers order the data */
         uint32_t i = atomic_fetch_add_explicit(&g->w.counters[layer].next, 1, memory_order_relaxed);
-        if (i >= g->n_items)
+        if (i >= g->w.items.n)
             break;
-        attend_item(t, &g->w.items[i], kv);
+        attend_item(t, &g->w.items.list[i], kv);
     }
     barrier(t);
 }
@@ -444,28 +466,12 @@ static void list_wanted(struct gpu *g)
     }
 }
 
-/* A sequence's last rows see most keys: they go first, so that the threads end with small items. */
-static void list_items(struct gpu *g)
-{
-    const struct gpu_model *m = &g->model;
-    uint32_t heads = m->heads / m->kv_heads;
-    uint32_t rows = heads < CPU_ATTN_PAIRS ? CPU_ATTN_PAIRS / heads : 1;
-    g->n_items = 0;
-    for (uint32_t s = 0; s < g->step->n_seqs; s++)
-        for (uint32_t left = g->step->seqs[s].n_rows; left > 0;) {
-            uint32_t n = min_u32(rows, left);
-            left -= n;
-            for (uint32_t h = 0; h < m->kv_heads; h++)
-                g->w.items[g->n_items++] = (struct cpu_attn_item){s, left, n, h};
-        }
-}
-
 void cpu_forward(struct gpu *g)
 {
     if (g->step->n_rows == 0)
         return;
     list_wanted(g);
-    list_items(g);
+    cpu_list_items(g);
     for (uint32_t i = 0; i < g->model.n_layers; i++)
         atomic_store_explicit(&g->w.counters[i].next, 0, memory_order_relaxed);
     pool_run(g->threads, forward_job, g);

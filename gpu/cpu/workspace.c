@@ -29,15 +29,36 @@ static void plan_threads(struct gpu *g, struct cpu_plan *p, uint32_t k)
 {
     struct cpu_private *threads = cpu_take(p, sizeof *threads * g->config.threads);
     size_t attn = attn_scratch_bytes(&g->shape), sample = sample_scratch_bytes(g->model.vocab);
+    uint32_t heads = g->model.heads / g->model.kv_heads;
+    uint32_t pairs = heads < CPU_ATTN_PAIRS ? CPU_ATTN_PAIRS : heads;
     for (uint32_t i = 0; i < g->config.threads; i++) {
-        struct cpu_private t = {.norm = take_rows(p, CPU_PRIVATE_ROWS, g->model.hidden),
-                                .acts = take_acts(p, CPU_PRIVATE_ROWS, k),
-                                .scratch = cpu_take(p, attn > sample ? attn : sample)};
+        struct cpu_private t = {
+            .norm = take_rows(p, CPU_PRIVATE_ROWS, g->model.hidden),
+            .acts = take_acts(p, CPU_PRIVATE_ROWS, k),
+            .q = cpu_take(p, (uint64_t)pairs * g->model.head_dim * sizeof(float)),
+            .scratch = cpu_take(p, attn > sample ? attn : sample)};
         cpu_take(p, 64); /* so that no prefetched pair of lines is shared */
         if (threads)
             threads[i] = t;
     }
     g->w.threads = threads;
+}
+
+/* How many there can be. Items that are cut: fewer than grains, each costs more than one. Items: one
+ * for each row and kv head, and the pieces past the first of each cut, which are fewer than grains
+ * together. Sums of spans: room for CPU_CUT_ROWS rows of the longest sequence; one thread cuts
+ * nothing. */
+static void plan_items(struct gpu *g, struct cpu_plan *p)
+{
+    struct cpu_items *i = &g->w.items;
+    size_t kv_heads = g->model.kv_heads, longest = attn_spans(g->config.max_len - 1);
+    i->cuts_room = (size_t)g->config.threads * CPU_GRAINS;
+    i->room = g->config.max_rows * kv_heads + i->cuts_room;
+    i->parts_room = CPU_CUT_ROWS * kv_heads * longest * attn_part_floats(&g->shape);
+    i->parts_room = g->config.threads > 1 ? i->parts_room : 0;
+    i->list = cpu_take(p, i->room * sizeof *i->list);
+    i->cuts = cpu_take(p, i->cuts_room * sizeof *i->cuts);
+    i->parts = cpu_take(p, i->parts_room * sizeof *i->parts);
 }
 
 /* Lays the workspace out at base, or at nothing; returns its bytes. */
@@ -69,7 +90,7 @@ static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
         cpu_take(p, (uint64_t)CPU_OUTPUT_ROWS * sample_slices(m->vocab) * sizeof *w->slices);
     w->wanted = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted);
     w->wanted_of = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted_of);
-    w->items = cpu_take(p, (uint64_t)c->max_rows * m->kv_heads * sizeof *w->items);
+    plan_items(g, p);
     w->counters = cpu_take(p, (uint64_t)m->n_layers * sizeof *w->counters);
     w->rope = cpu_take(p, (uint64_t)c->max_len * m->rope_dim * sizeof(float));
     plan_threads(g, p, k);
