@@ -116,6 +116,12 @@ struct gpu_memory {
                                  less) */
 };
 
+/* How the device is doing. */
+struct gpu_figures {
+    uint32_t threads_in_use; /* host threads that compute the next step; fewer than the config's
+                                while others' work holds some up. 0: none do */
+};
+
 /* ---- a step ---- */
 
 /* Rows of one sequence: consecutive rows first_row .. first_row + n_rows - 1 at consecutive
@@ -221,6 +227,9 @@ struct gpu_ops {
     /* Lets the worker threads sleep until the next submit. Cheap to call when they sleep already.
      */
     void (*rest)(struct gpu *g);
+
+    /* Cheap, at any time between wait and submit. NULL: the backend has none. */
+    void (*figures)(const struct gpu *g, struct gpu_figures *out);
 
     /* What names the numerics besides the weights: instruction path, kernel version, activation
      * mode, KV type; e.g. "cpu-avx2-1/int8/f16". Static or owned by g. */

@@ -102,9 +102,23 @@ static void cpu_close(struct gpu *g)
     if (!g)
         return;
     pool_destroy(g->threads);
+    crew_destroy(&g->crew);
+    free(g->held_ns);
+    free(g->cpu_share);
     cpu_pool_free(g);
     cpu_unload(g);
     free(g);
+}
+
+static int start_threads(struct gpu *g, struct fail *f)
+{
+    uint32_t n = g->config.threads;
+    int error = crew_create(&g->crew, n, g->config.cpus != NULL);
+    g->held_ns = calloc(n, sizeof *g->held_ns);
+    g->cpu_share = calloc(n, sizeof *g->cpu_share);
+    if (error || !g->held_ns || !g->cpu_share)
+        return fail(f, -ENOMEM, "no memory for %" PRIu32 " threads", n);
+    return pool_create_on(&g->threads, n, g->config.cpus, f);
 }
 
 static int cpu_open(struct gpu **out, const struct gpu_config *config, struct fail *f)
@@ -122,9 +136,9 @@ static int cpu_open(struct gpu **out, const struct gpu_config *config, struct fa
         g->config.threads = cpus < THREADS_MAX ? cpus : THREADS_MAX;
     }
     choose_kernels(g);
-    error = pool_create_on(&g->threads, g->config.threads, g->config.cpus, f);
+    error = start_threads(g, f);
     if (error) {
-        free(g);
+        cpu_close(g);
         return error;
     }
     *out = g;
@@ -228,6 +242,11 @@ static void cpu_rest(struct gpu *g)
     pool_rest(g->threads);
 }
 
+static void cpu_figures(const struct gpu *g, struct gpu_figures *out)
+{
+    *out = (struct gpu_figures){.threads_in_use = crew_size(&g->crew)};
+}
+
 static const char *cpu_numerics(const struct gpu *g)
 {
     return g->numerics;
@@ -244,6 +263,7 @@ const struct gpu_ops *gpu_cpu_ops(void)
                                        .wait = cpu_wait,
                                        .copy_blocks = cpu_copy_blocks,
                                        .rest = cpu_rest,
+                                       .figures = cpu_figures,
                                        .numerics = cpu_numerics,
                                        .close = cpu_close};
     return &ops;

@@ -11,6 +11,7 @@
 
 #include "../gpu.h"
 #include "attention.h"
+#include "crew.h"
 #include "linear.h"
 #include "ops.h"
 #include "pool.h"
@@ -100,6 +101,9 @@ struct gpu {
     const struct attn_kernels *attn;
     const struct sample_kernels *sample;
     struct pool *threads;
+    struct crew crew;  /* those of them that compute steps */
+    uint64_t *held_ns; /* (threads) of the last step: pool_held */
+    float *cpu_share;  /* (threads) of the last probe: pool_probed */
     struct attn_shape shape;
     char numerics[64];
 
@@ -108,8 +112,10 @@ struct gpu {
     struct cpu_layer *layers;      /* (n_layers) */
     struct linear embedding, head; /* the same panels where they are tied */
     float *output_norm;
-    bool int8;    /* some weight takes int8 activations */
-    bool ffn_f32; /* some down projection takes f32 */
+    bool int8;                              /* some weight takes int8 activations */
+    bool ffn_f32;                           /* some down projection takes f32 */
+    double row_macs, output_macs, key_macs; /* products for a row, for a row that outputs name
+                                               besides, for a key that a row reads */
 
     uint8_t *work; /* NULL before pool */
     uint64_t work_bytes;
@@ -174,6 +180,11 @@ static inline uint8_t *cpu_layer_kv(const struct gpu *g, uint32_t layer)
 
 /* Of g->step, into g->w.items. */
 void cpu_list_items(struct gpu *g);
+
+/* ---- step_crew.c ---- */
+
+/* Runs a job with the gpu as its context, by the threads that are not held up. */
+void cpu_run_step(struct gpu *g, void (*job)(void *context, unsigned thread, unsigned n_threads));
 
 /* ---- forward.c ---- */
 

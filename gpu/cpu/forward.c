@@ -474,5 +474,5 @@ void cpu_forward(struct gpu *g)
     cpu_list_items(g);
     for (uint32_t i = 0; i < g->model.n_layers; i++)
         atomic_store_explicit(&g->w.counters[i].next, 0, memory_order_relaxed);
-    pool_run(g->threads, forward_job, g);
+    cpu_run_step(g, forward_job);
 }

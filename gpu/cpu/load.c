@@ -197,6 +197,19 @@ static int place_weights(struct gpu *g, const struct weight_list *list, struct f
 
 /* ---- load ---- */
 
+static void count_macs(struct gpu *g)
+{
+    g->row_macs = 0;
+    for (uint32_t i = 0; i < g->model.n_layers; i++) {
+        const struct cpu_layer *l = &g->layers[i];
+        const struct linear *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
+            g->row_macs += (double)all[j]->n * all[j]->k;
+    }
+    g->output_macs = (double)g->head.n * g->head.k;
+    g->key_macs = 2.0 * g->model.n_layers * g->model.heads * g->model.head_dim;
+}
+
 static void finish_load(struct gpu *g, const struct weight_list *list)
 {
     const struct gpu_model *m = &g->model;
@@ -214,6 +227,7 @@ static void finish_load(struct gpu *g, const struct weight_list *list)
                                    .kv_type = g->config.kv_type};
     g->layer_block_bytes = attn_block_bytes(&g->shape);
     g->block_bytes = g->shape.block_stride = g->layer_block_bytes * m->n_layers;
+    count_macs(g);
 }
 
 int cpu_load(struct gpu *g, const struct gpu_model *m, const struct gpu_source *source,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../gpu/cpu/backend.h"
 #include "../../gpu/cpu/sample.h"
 #include "../support/gpu_rig.h"
 #include "../support/no_syscalls.h"
@@ -144,6 +145,37 @@ static void plain_c_and_avx2_give_the_same_bits(void **state)
 {
     (void)state;
     for_each_scene(check_kernels);
+}
+
+/* ---- crews ---- */
+
+/* The same step by other threads each time, as if others' work came and went. */
+static void check_crews(struct scene *s)
+{
+    enum { THREADS = 4 };
+    static const uint32_t table[TABLE] = {9, 8, 7, 6, 5};
+    struct rnd rnd = {s->model.net.vocab};
+    struct gpu_config c = s->config;
+    struct gpu_rig r;
+    c.threads = THREADS;
+    open_rig(s, &r, &c);
+    for (uint32_t at = 0, n; at < LEN; at += n) {
+        struct crew *crew = &r.gpu->crew;
+        n = 1 + rnd_below(&rnd, 9);
+        n = n < LEN - at ? n : LEN - at;
+        crew->size = 1;
+        for (unsigned i = 1; i < THREADS; i++)
+            crew->size += crew->in[i] = rnd_below(&rnd, 2);
+        gpu_rig_feed(&r, table, at, s->ids + at, n, 0, s->got + (size_t)at * r.vocab);
+    }
+    assert_expected(s, s->got, 0, LEN);
+    gpu_rig_close(&r);
+}
+
+static void who_computes_does_not_matter(void **state)
+{
+    (void)state;
+    for_each_scene(check_crews);
 }
 
 /* ---- company ---- */
@@ -360,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_threads_and_places_do_not_matter),
         cmocka_unit_test(plain_c_and_avx2_give_the_same_bits),
+        cmocka_unit_test(who_computes_does_not_matter),
         cmocka_unit_test(company_does_not_matter),
         cmocka_unit_test(blocks_can_be_shared_and_copied),
         cmocka_unit_test(several_outputs_of_a_row),

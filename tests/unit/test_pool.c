@@ -1,6 +1,7 @@
-/* test_pool.c - the worker pool: every thread runs every job, barriers separate phases, sleepers
- * wake, one thread makes no system call. */
+/* test_pool.c - the worker pool: every thread of a crew runs every job, barriers separate phases,
+ * sleepers wake, probes end, one thread makes no system call. */
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -61,6 +62,7 @@ enum { PHASES = 400 };
 
 struct phases {
     struct pool *pool;
+    unsigned n;                     /* 0: PHASES */
     unsigned value[2][THREADS_MAX]; /* plain: only the barriers keep writers and readers apart */
     _Atomic unsigned wrong;
 };
@@ -69,7 +71,7 @@ struct phases {
 static void walk_phases(void *context, unsigned thread, unsigned n_threads)
 {
     struct phases *s = context;
-    for (unsigned phase = 0; phase < PHASES; phase++) {
+    for (unsigned phase = 0; phase < (s->n ? s->n : PHASES); phase++) {
         s->value[phase % 2][thread] = phase;
         pool_barrier(s->pool, thread);
         for (unsigned i = 0; i < n_threads; i++)
@@ -88,6 +90,153 @@ static void barriers_separate_phases(void **state)
         assert_int_equal(atomic_load(&s.wrong), 0);
         pool_destroy(s.pool);
     }
+}
+
+/* ---- crews ---- */
+
+struct crew_walk {
+    struct phases phases;
+    _Atomic unsigned ran[THREADS_MAX], others;
+    unsigned expected;
+};
+
+static void walk_with_crew(void *context, unsigned thread, unsigned n_threads)
+{
+    struct crew_walk *w = context;
+    if (n_threads != w->expected || thread >= n_threads)
+        atomic_fetch_add(&w->others, 1);
+    atomic_fetch_add(&w->ran[thread], 1);
+    walk_phases(&w->phases, thread, n_threads);
+}
+
+/* Every crew that there is, some of them asleep, one after the other. */
+static void any_crew_runs_a_job(void **state)
+{
+    (void)state;
+    enum { THREADS = 5, CREWS = 1 << (THREADS - 1) };
+    static struct crew_walk w;
+    struct rnd r = {5};
+    w.phases.pool = make_pool(THREADS);
+    w.phases.n = 40;
+    for (unsigned job = 0; job < 6 * CREWS; job++) {
+        bool crew[THREADS] = {false}; /* the caller takes part whatever stands there */
+        unsigned bits = job < CREWS ? job : rnd_below(&r, CREWS);
+        w.expected = 1 + (unsigned)__builtin_popcount(bits);
+        for (unsigned i = 1; i < THREADS; i++)
+            crew[i] = bits >> (i - 1) & 1;
+        memset(w.ran, 0, sizeof w.ran);
+        pool_run_crew(w.phases.pool, crew, walk_with_crew, &w);
+        for (unsigned i = 0; i < THREADS; i++)
+            assert_int_equal(atomic_load(&w.ran[i]), i < w.expected);
+        if (job % 3 == 0)
+            pool_rest(w.phases.pool);
+    }
+    assert_int_equal(atomic_load(&w.others), 0);
+    assert_int_equal(atomic_load(&w.phases.wrong), 0);
+    pool_destroy(w.phases.pool);
+}
+
+/* ---- held up ---- */
+
+/* All on one CPU: whoever waits stands where the missing ones would compute. */
+static void threads_without_a_cpu_are_seen(void **state)
+{
+    (void)state;
+    enum { THREADS = 3 };
+    cpu_set_t before;
+    uint32_t here = (uint32_t)sched_getcpu(), cpus[THREADS] = {here, here, here};
+    uint64_t held[THREADS] = {0};
+    struct phases s = {0};
+    sched_getaffinity(0, sizeof before, &before);
+    assert_int_equal(pool_create_on(&s.pool, THREADS, cpus, NULL), 0);
+    pool_run(s.pool, walk_phases, &s);
+    assert_true(pool_held(s.pool, held));
+    assert_true(held[0] + held[1] + held[2] > 0);
+    assert_int_equal(atomic_load(&s.wrong), 0);
+    while (pool_held(s.pool, held)) /* a thread may have been on its way out */
+        sched_yield();
+    uint64_t told[THREADS] = {7, 7, 7};
+    assert_false(pool_held(s.pool, told));
+    assert_int_equal(told[1], 7);
+    pool_destroy(s.pool);
+    sched_setaffinity(0, sizeof before, &before);
+}
+
+/* ---- probes ---- */
+
+/* Jobs go on beside a probe; one that needs those who probe waits for them. */
+static void probes_come_to_an_end(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    static const bool two[THREADS] = {true, false, true, false};
+    struct phases s = {.pool = make_pool(THREADS), .n = 100};
+    float share[THREADS] = {-1, -1, -1, -1};
+    assert_false(pool_probed(s.pool, share));
+    for (int i = 0; i < 3; i++) {
+        pool_probe(s.pool, two);
+        do
+            pool_run_crew(s.pool, two, walk_phases, &s);
+        while (!pool_probed(s.pool, share));
+        assert_true(share[1] > 0 && share[1] <= 1);
+        assert_true(share[3] > 0 && share[3] <= 1);
+        assert_false(pool_probed(s.pool, share)); /* once */
+        pool_run(s.pool, walk_phases, &s);
+        pool_probe(s.pool, two);
+        pool_run(s.pool, walk_phases, &s);
+        assert_true(pool_probed(s.pool, share));
+    }
+    static const bool all[THREADS] = {true, true, true, true};
+    pool_probe(s.pool, all); /* nobody is out */
+    assert_false(pool_probed(s.pool, share));
+    pool_probe(s.pool, two);
+    pool_destroy(s.pool);
+    assert_int_equal(atomic_load(&s.wrong), 0);
+}
+
+/* ---- places ---- */
+
+static bool one_cpu_each(const struct pool *p, const cpu_set_t *allowed)
+{
+    cpu_set_t taken;
+    CPU_ZERO(&taken);
+    for (unsigned i = 1; i < pool_threads(p); i++) {
+        int cpu = pool_cpu(p, i);
+        if (cpu < 0 || !CPU_ISSET(cpu, allowed) || CPU_ISSET(cpu, &taken))
+            return false;
+        CPU_SET(cpu, &taken);
+    }
+    return true;
+}
+
+/* Wherever they are sent: the workers have a CPU each, the caller may run anywhere as before. */
+static void places_change_and_all_have_one(void **state)
+{
+    (void)state;
+    cpu_set_t before, after;
+    struct rnd r = {17};
+    float share[CPU_SETSIZE];
+    sched_getaffinity(0, sizeof before, &before);
+    unsigned n = (unsigned)CPU_COUNT(&before);
+    n = n < THREADS_MAX ? n : THREADS_MAX;
+    struct phases s = {.pool = make_pool(n), .n = 10};
+    for (int i = 0; i < 40; i++) {
+        bool crew[THREADS_MAX] = {true};
+        for (unsigned k = 1; k < n; k++)
+            crew[k] = rnd_below(&r, 2);
+        pool_place(s.pool, crew, rnd_below(&r, 2));
+        if (i % 8 == 0) {
+            pool_probe(s.pool, crew);
+            pool_run(s.pool, walk_phases, &s);
+            pool_probed(s.pool, share);
+        }
+        pool_run_crew(s.pool, crew, walk_phases, &s);
+        assert_true(one_cpu_each(s.pool, &before));
+        sched_getaffinity(0, sizeof after, &after);
+        assert_true(CPU_EQUAL(&before, &after));
+    }
+    assert_int_equal(atomic_load(&s.wrong), 0);
+    pool_destroy(s.pool);
 }
 
 /* ---- arithmetic ---- */
@@ -172,6 +321,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_thread_runs_every_job),
         cmocka_unit_test(barriers_separate_phases),
+        cmocka_unit_test(any_crew_runs_a_job),
+        cmocka_unit_test(threads_without_a_cpu_are_seen),
+        cmocka_unit_test(probes_come_to_an_end),
+        cmocka_unit_test(places_change_and_all_have_one),
 #if defined(__x86_64__)
         cmocka_unit_test(one_float_mode_everywhere),
 #endif
