@@ -69,6 +69,10 @@ void engine_publish_gauges(struct engine *e)
     const struct schedule *c = &e->schedule;
     uint64_t rows = backlog(c);
     struct cost_shape decodes = {0};
+    struct gpu_figures gpu = {0};
+    if (e->ops->figures)
+        e->ops->figures(e->gpu, &gpu);
+    STATS_SET(&e->stats, threads_in_use, gpu.threads_in_use);
     STATS_SET(&e->stats, running, c->n_running);
     STATS_SET(&e->stats, waiting, schedule_waiting(c));
     STATS_SET(&e->stats, kv_blocks_free, c->pool.n_free);

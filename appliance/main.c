@@ -12,11 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "../gpu/cpu/memory.h"
+#include "../gpu/cpu/pages_trial.h"
 #include "board.h"
 #include "clients.h"
 #include "control_server.h"
@@ -44,6 +46,7 @@ struct stopwatch {
 struct appliance {
     struct options o;
     struct stopwatch watch;
+    struct pages_trial trial;
     struct notify notify;
     struct log_progress progress;
     struct control_server server;
@@ -114,6 +117,47 @@ static int open_model(struct appliance *a, struct fail *f)
     return a->o.mlock ? limits_may_lock(a->model->weights_bytes, f) : 0;
 }
 
+/* The trial of --huge-pages auto. A model of a few MiB is as fast on any pages. */
+static void begin_trial(struct appliance *a)
+{
+    enum { WORTH_IT = 64 << 20 };
+    struct stat s;
+    bool hugetlb = pages_hugetlb_fit("", WORTH_IT, PAGES_HUGETLB);
+    if (a->o.huge_pages == GPU_HUGE_PAGES_AUTO && !stat(a->o.model, &s) && s.st_size >= WORTH_IT &&
+        (hugetlb || pages_thp_allowed("")))
+        pages_trial_begin(&a->trial, hugetlb ? PAGES_HUGETLB : PAGES_THP);
+}
+
+static enum gpu_huge_pages huge_pages(struct appliance *a)
+{
+    if (a->o.huge_pages != GPU_HUGE_PAGES_AUTO)
+        return a->o.huge_pages;
+    bool small = pages_trial_end(&a->trial);
+    log_debug("huge pages are read in %.2f of the time of small ones (%u rounds)",
+              pages_trial_ratio(&a->trial.times), a->trial.times.rounds);
+    if (small)
+        log_info("small pages are read faster on this machine than huge ones, so they are taken; "
+                 "--huge-pages thp insists");
+    return small ? GPU_HUGE_PAGES_OFF : GPU_HUGE_PAGES_AUTO;
+}
+
+/* What was hoped for and is not there. */
+static void warn_pages(const struct appliance *a, enum gpu_huge_pages wish)
+{
+    struct fail notice = {0};
+    const char *pages = a->memory.weights_pages;
+    if (!pages || wish == GPU_HUGE_PAGES_OFF)
+        return;
+    if (a->o.huge_pages == GPU_HUGE_PAGES_HUGETLB && strncmp(pages, "hugetlb", 7))
+        log_warn("--huge-pages hugetlb: the weights need %llu free pages of 2 MiB, and there are "
+                 "%llu: raise the sysctl vm.nr_hugepages (or this control group's limit); %s pages "
+                 "stand in",
+                 (unsigned long long)((a->memory.weights_bytes + MEMORY_HUGE - 1) / MEMORY_HUGE),
+                 (unsigned long long)(pages_hugetlb_free("", PAGES_HUGETLB) / MEMORY_HUGE), pages);
+    else if (strncmp(pages, "hugetlb", 7) && !limits_huge_pages("", &notice))
+        log_warn("%s", notice.text);
+}
+
 static int open_backend(struct appliance *a, struct fail *f)
 {
     uint32_t cpus = memory_cpus(""); /* asked before any thread is pinned */
@@ -126,6 +170,7 @@ static int open_backend(struct appliance *a, struct fail *f)
                                 .max_len = a->max_model_len,
                                 .activations = a->o.activations,
                                 .kv_type = a->o.kv_type,
+                                .huge_pages = huge_pages(a),
                                 .plain = a->o.plain,
                                 .avx2 = a->o.avx2};
     struct gpu_source source = model_source(a->model);
@@ -137,7 +182,11 @@ static int open_backend(struct appliance *a, struct fail *f)
     log_progress_begin(&a->progress, "loading", clock_ns());
     rc = a->ops->load(a->gpu, &a->model->net, &source, f);
     log_progress_end(&a->progress);
-    return rc;
+    if (rc < 0)
+        return rc;
+    a->ops->memory(a->gpu, &a->memory);
+    warn_pages(a, config.huge_pages);
+    return 0;
 }
 
 static int size_pool(struct appliance *a, struct fail *f)
@@ -147,7 +196,6 @@ static int size_pool(struct appliance *a, struct fail *f)
                                .utilization = a->o.gpu_memory_utilization,
                                .max_model_len = a->max_model_len,
                                .max_num_seqs = a->o.max_num_seqs};
-    a->ops->memory(a->gpu, &a->memory);
     int rc = sizing_plan(&a->sizing, &wish, &a->memory, f);
     if (!rc)
         rc = a->ops->pool(a->gpu, a->sizing.n_blocks, f);
@@ -242,6 +290,9 @@ static void describe(const struct appliance *a, struct llm_board *b)
     b->weights_bytes = a->memory.weights_bytes;
     b->kv_bytes = a->sizing.kv_bytes;
     b->workspace_bytes = a->memory.workspace_bytes;
+    snprintf(b->weights_pages, sizeof b->weights_pages, "%s",
+             a->memory.weights_pages ? a->memory.weights_pages : "");
+    b->weights_huge_bytes = a->memory.weights_huge_bytes;
 }
 
 static int make_shared(struct appliance *a, struct fail *f)
@@ -372,17 +423,13 @@ static int make_loop(struct appliance *a, struct fail *f)
 /* What can be refused before anything is loaded. */
 static int check_limits(struct appliance *a, struct fail *f)
 {
-    struct fail notice = {0};
     int rc = limits_descriptors(a->o.max_clients, f);
-    if (!rc && a->o.rt_priority)
-        rc = limits_may_run_real_time(a->o.rt_priority, f);
-    if (!rc && !limits_huge_pages("", &notice))
-        log_warn("%s", notice.text);
-    return rc;
+    return !rc && a->o.rt_priority ? limits_may_run_real_time(a->o.rt_priority, f) : rc;
 }
 
 static int load(struct appliance *a, struct fail *f)
 {
+    begin_trial(a);
     int rc = open_model(a, f);
     if (rc < 0)
         return rc;
@@ -463,6 +510,7 @@ static void announce(struct appliance *a)
 /* Undoes whatever start did; every part takes being absent. */
 static void stop(struct appliance *a)
 {
+    pages_trial_end(&a->trial);
     control_close(&a->server);
     loop_destroy(a->loop);
     clients_destroy(&a->clients);

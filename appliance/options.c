@@ -37,6 +37,10 @@ const struct option options_table[] = {
      "the CPU of the thread that talks to clients, the first compute thread", "the list's first"},
     {"rt-priority", NUMBER, FIELD(rt_priority), 1, 99, "N",
      "real-time priority (SCHED_FIFO) of the compute threads", "none"},
+    {"huge-pages", HUGE_PAGES, FIELD(huge_pages), 0, 0, "auto|hugetlb|thp|off",
+     "the pages of weights, KV pool and workspace: hugetlbfs ones that are free, transparent ones; "
+     "auto measures whether they are faster",
+     "auto"},
     {"mlock", SWITCH, FIELD(mlock), 0, 0, NULL, "keeps all memory from being paged out", "no"},
     {"max-model-len", NUMBER, FIELD(max_model_len), 2, 1u << 24, "N",
      "longest prompt + output, tokens", "the model's context"},
@@ -327,16 +331,20 @@ const int *options_values(enum option_kind kind)
 {
     static const int activations[] = {GPU_ACT_INT8, GPU_ACT_F32};
     static const int kv_types[] = {GPU_KV_F16, GPU_KV_F32, GPU_KV_INT8};
+    static const int huge_pages[] = {GPU_HUGE_PAGES_AUTO, GPU_HUGE_PAGES_HUGETLB,
+                                     GPU_HUGE_PAGES_THP, GPU_HUGE_PAGES_OFF};
     static const int waiters[] = {WAITER_AUTO, WAITER_URING, WAITER_EPOLL};
     static const int log_levels[] = {LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
                                      LOG_LEVEL_DEBUG};
-    return kind == ACTIVATIONS ? activations
-           : kind == KV_TYPE   ? kv_types
-           : kind == WAITER    ? waiters
-                               : log_levels;
+    return kind == ACTIVATIONS  ? activations
+           : kind == KV_TYPE    ? kv_types
+           : kind == HUGE_PAGES ? huge_pages
+           : kind == WAITER     ? waiters
+                                : log_levels;
 }
 _Static_assert(sizeof(enum gpu_activations) == sizeof(int) && sizeof(enum gpu_kv_type) == 4 &&
-                   sizeof(enum waiter_kind) == 4 && sizeof(enum log_level) == 4,
+                   sizeof(enum gpu_huge_pages) == 4 && sizeof(enum waiter_kind) == 4 &&
+                   sizeof(enum log_level) == 4,
                "words are stored as int");
 
 static int set_value(const struct option *opt, void *field, const char *value, struct fail *f)
@@ -405,6 +413,7 @@ static int set_field(struct options *o, const struct option *opt, const char *va
         return word < 0 ? word : 0;
     case ACTIVATIONS:
     case KV_TYPE:
+    case HUGE_PAGES:
     case WAITER:
     case LOG_LEVEL:
         return set_value(opt, field, value, f);
@@ -563,6 +572,7 @@ static void set_defaults(struct options *o)
     *o = (struct options){.instance = "default",
                           .activations = GPU_ACT_AUTO,
                           .kv_type = GPU_KV_F16,
+                          .huge_pages = GPU_HUGE_PAGES_AUTO,
                           .waiter = WAITER_AUTO,
                           .max_num_seqs = 64,
                           .max_num_batched_tokens = 512,

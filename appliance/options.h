@@ -69,7 +69,8 @@ struct options {
     uint32_t io_cpu;      /* OPTIONS_NO_CPU: not given */
     uint32_t rt_priority; /* SCHED_FIFO's; 0: not given */
     bool mlock;
-    enum log_level log_level; /* info */
+    enum gpu_huge_pages huge_pages; /* auto */
+    enum log_level log_level;       /* info */
     bool log_json;
     bool check_config;
 

@@ -20,6 +20,7 @@ enum option_kind {
     BACKEND,
     ACTIVATIONS,
     KV_TYPE,
+    HUGE_PAGES,
     WAITER,
     LOG_LEVEL,
     HELP,

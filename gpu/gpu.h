@@ -93,6 +93,14 @@ enum gpu_kv_type {
     GPU_KV_TYPES
 };
 
+/* Where weights, KV pool and workspace lie in the host's memory. */
+enum gpu_huge_pages {
+    GPU_HUGE_PAGES_AUTO,    /* like HUGETLB */
+    GPU_HUGE_PAGES_HUGETLB, /* on hugetlbfs pages as far as they are free, else like THP */
+    GPU_HUGE_PAGES_THP,     /* on transparent huge pages where the kernel gives some */
+    GPU_HUGE_PAGES_OFF
+};
+
 struct gpu_config {
     uint32_t threads;     /* 0: one for each CPU that this process may run on */
     const uint32_t *cpus; /* (threads) thread i computes on CPU cpus[i]; thread 0 is the caller.
@@ -103,6 +111,7 @@ struct gpu_config {
     uint32_t max_len;     /* longest sequence, tokens: sizes RoPE tables and scratch */
     enum gpu_activations activations;
     enum gpu_kv_type kv_type;
+    enum gpu_huge_pages huge_pages;
     bool plain; /* use the plain C reference even where the CPU has AVX2 (tests, --backend
                    cpu-plain) */
     bool avx2;  /* use AVX2 even where the CPU has AVX-512 (tests, --backend cpu-avx2) */
@@ -110,10 +119,13 @@ struct gpu_config {
 
 struct gpu_memory {
     uint64_t weights_bytes, workspace_bytes;
-    uint64_t block_bytes;     /* of one KV block of GPU_KV_BLOCK tokens, all layers, K and V */
-    uint64_t pool_bytes;      /* 0 before pool() */
-    uint64_t available_bytes; /* free for a pool right now (machine or memory cgroup, whichever is
+    uint64_t block_bytes;      /* of one KV block of GPU_KV_BLOCK tokens, all layers, K and V */
+    uint64_t pool_bytes;       /* 0 before pool() */
+    uint64_t available_bytes;  /* free for a pool right now (machine or memory cgroup, whichever is
                                  less) */
+    const char *weights_pages; /* what the weights lie on: "hugetlb-1g", "hugetlb", "thp", "small".
+                                    NULL: nothing of the host's */
+    uint64_t weights_huge_bytes; /* of them on huge pages when they were loaded */
 };
 
 /* How the device is doing. */

@@ -83,6 +83,9 @@ struct llm_board {
     uint32_t vocab, max_model_len, max_num_seqs, max_num_batched_tokens, prefill_chunk, threads;
     uint32_t kv_block_size, kv_blocks_total;
     uint64_t weights_bytes, kv_bytes, workspace_bytes;
+    /* since ABI 1.1 */
+    char weights_pages[16];      /* what the weights lie on: "thp" */
+    uint64_t weights_huge_bytes; /* of them on huge pages */
 
     alignas(0x800) order_u32 state; /* enum llm_state */
     order_u32 reserved;
@@ -107,6 +110,7 @@ struct llm_board {
     order_u64 step_predicted_ns;          /* what the cost model said of the last step */
     order_u64 refused_for[LLM_REFUSALS];  /* by enum llm_refusal */
     order_u64 finished_for[LLM_FINISHES]; /* choices that were accepted, by enum llm_finish */
+    order_u64 threads_in_use; /* gauge: fewer than `threads` while others' work holds some up */
 
     alignas(0x1000) struct llm_histogram step; /* one step of the backend */
     struct llm_histogram overhead;             /* the engine's own part between two busy steps */
@@ -123,7 +127,7 @@ struct llm_board {
 
 _Static_assert(offsetof(struct llm_board, state) == 0x800 &&
                    offsetof(struct llm_board, running) == 0x840 &&
-                   offsetof(struct llm_board, finished_for) + LLM_FINISHES * 8 <= 0x1000 &&
+                   offsetof(struct llm_board, threads_in_use) + 8 <= 0x1000 &&
                    offsetof(struct llm_board, step) == 0x1000 &&
                    offsetof(struct llm_board, errors_written) == 0x4000,
                "board layout");

@@ -88,6 +88,7 @@ static int check_config(const struct gpu_config *c, struct fail *f)
         {"longest sequence", c->max_len, 1, LEN_MAX},
         {"activation mode", (uint32_t)c->activations, 0, GPU_ACT_F32},
         {"KV type", (uint32_t)c->kv_type, 0, GPU_KV_TYPES - 1},
+        {"kind of pages", (uint32_t)c->huge_pages, 0, GPU_HUGE_PAGES_OFF},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value < limits[i].least || limits[i].value > limits[i].most)
@@ -170,7 +171,9 @@ static void cpu_memory(struct gpu *g, struct gpu_memory *out)
                                .workspace_bytes = cpu_workspace_bytes(g),
                                .block_bytes = g->block_bytes,
                                .pool_bytes = g->kv_bytes,
-                               .available_bytes = memory_available("")};
+                               .available_bytes = cpu_memory_left(g),
+                               .weights_pages = pages_name(g->weights_pages.kind),
+                               .weights_huge_bytes = g->weights_huge_bytes};
 }
 
 /* ---- steps ---- */

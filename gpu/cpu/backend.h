@@ -14,6 +14,7 @@
 #include "crew.h"
 #include "linear.h"
 #include "ops.h"
+#include "pages.h"
 #include "pool.h"
 #include "sample.h"
 #include "touch.h"
@@ -108,9 +109,10 @@ struct gpu {
     char numerics[64];
 
     uint8_t *weights; /* NULL before load */
-    uint64_t weights_bytes;
-    struct cpu_layer *layers;      /* (n_layers) */
-    struct linear embedding, head; /* the same panels where they are tied */
+    uint64_t weights_bytes, weights_huge_bytes;
+    struct pages weights_pages, kv_pages, work_pages; /* where they lie */
+    struct cpu_layer *layers;                         /* (n_layers) */
+    struct linear embedding, head;                    /* the same panels where they are tied */
     float *output_norm;
     bool int8;                              /* some weight takes int8 activations */
     bool ffn_f32;                           /* some down projection takes f32 */
@@ -155,6 +157,14 @@ static inline struct cpu_share cpu_share(uint32_t n, unsigned index, unsigned pa
     return (struct cpu_share){(uint32_t)((uint64_t)n * index / parts),
                               (uint32_t)((uint64_t)n * (index + 1) / parts)};
 }
+
+/* ---- mapping.c ---- */
+
+/* Zeroed memory on the best pages that can be had; false: the kernel refuses. Not during a job. */
+bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes);
+/* Whether there is memory for a mapping, and how many bytes any one may have. */
+bool cpu_fits(const struct gpu *g, uint64_t bytes);
+uint64_t cpu_memory_left(const struct gpu *g);
 
 /* ---- load.c ---- */
 

@@ -147,11 +147,12 @@ int cpu_fetch_weights(struct gpu *g, const struct weight_list *list,
             x.staging_bytes = most(x.staging_bytes, aligned(w->tensor->bytes));
     }
     uint64_t bytes = 2 * x.staging_bytes + g->config.threads * x.scratch_bytes;
-    x.staging = memory_map(bytes);
-    if (!x.staging)
+    struct pages staging;
+    if (!pages_map(&staging, bytes, PAGES_THP))
         return memory_refused("tensors while they are read", bytes, f);
+    x.staging = staging.at;
     int error = fetch_all(&x, g->threads);
-    memory_unmap(x.staging, bytes);
+    pages_unmap(&staging);
     pool_rest(g->threads);
     return error;
 }

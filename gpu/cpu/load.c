@@ -13,7 +13,6 @@
 
 #include "load.h"
 #include "memory.h"
-#include "nodes.h"
 
 /* Larger numbers are somebody's mistake; with these no size below overflows 64 bits. */
 enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 24, LAYERS_MAX = 4096, HEAD_DIM_MAX = 256 };
@@ -177,18 +176,16 @@ static int place_weights(struct gpu *g, const struct weight_list *list, struct f
     struct cpu_plan plan = {0};
     for (uint32_t i = 0; i < list->n; i++)
         place_weight(g, &list->at[i], &plan);
-    uint64_t left = memory_available("");
-    if (plan.used >= left)
+    if (!cpu_fits(g, plan.used))
         return fail(f, -ENOMEM,
                     "the weights take %" PRIu64 " MiB and %" PRIu64 " MiB are free (of the machine "
                     "or of this process's memory control group): free memory, raise the group's "
                     "limit, or use a smaller model",
-                    plan.used >> 20, left >> 20);
-    g->weights = memory_map(plan.used);
-    if (!g->weights)
+                    plan.used >> 20, cpu_memory_left(g) >> 20);
+    if (!cpu_map(g, &g->weights_pages, plan.used))
         return memory_refused("weights", plan.used, f);
+    g->weights = g->weights_pages.at;
     g->weights_bytes = plan.used;
-    nodes_spread(g->weights, g->weights_bytes, g->threads);
     plan = (struct cpu_plan){.base = g->weights};
     for (uint32_t i = 0; i < list->n; i++)
         place_weight(g, &list->at[i], &plan);
@@ -213,6 +210,8 @@ static void count_macs(struct gpu *g)
 static void finish_load(struct gpu *g, const struct weight_list *list)
 {
     const struct gpu_model *m = &g->model;
+    uint64_t huge = pages_huge_bytes("", &g->weights_pages);
+    g->weights_huge_bytes = huge < g->weights_bytes ? huge : g->weights_bytes;
     if (m->output == m->embedding)
         g->head = g->embedding;
     g->ffn_f32 = g->int8 = false;
@@ -255,7 +254,7 @@ int cpu_load(struct gpu *g, const struct gpu_model *m, const struct gpu_source *
 
 void cpu_unload(struct gpu *g)
 {
-    memory_unmap(g->weights, g->weights_bytes);
+    pages_unmap(&g->weights_pages);
     free(g->layers);
     g->weights = NULL;
     g->weights_bytes = 0;

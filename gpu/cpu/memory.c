@@ -1,4 +1,4 @@
-/* memory.c - large mappings, and the limits that the machine and the control groups set.
+/* memory.c - the limits that the machine and the control groups set.
  *
  * Sources: proc(5) for /proc/meminfo and /proc/self/cgroup; the kernel's cgroup-v2 document for
  * memory.max, memory.current, memory.stat, cpu.max; its cgroup-v1 documents for
@@ -19,45 +19,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
-/* ---- mappings ---- */
-
-static bool mapped_size(uint64_t bytes, size_t *out)
-{
-    uint64_t huge = MEMORY_HUGE, rounded;
-    if (__builtin_add_overflow(bytes, huge - 1, &rounded) || rounded > SIZE_MAX / 2)
-        return false;
-    *out = (size_t)(rounded / huge * huge);
-    return *out > 0;
-}
-
-void *memory_map(uint64_t bytes)
-{
-    size_t size, slack = MEMORY_HUGE;
-    if (!mapped_size(bytes, &size))
-        return NULL;
-    uint8_t *p =
-        mmap(NULL, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    size_t before = (slack - (uintptr_t)p % slack) % slack;
-    if (before)
-        munmap(p, before);
-    if (slack - before)
-        munmap(p + before + size, slack - before);
-    /* a kernel without huge pages gives small ones: slower, not wrong */
-    (void)madvise(p + before, size, MADV_HUGEPAGE);
-    return p + before;
-}
-
-void memory_unmap(void *at, uint64_t bytes)
-{
-    size_t size;
-    if (at && mapped_size(bytes, &size))
-        munmap(at, size);
-}
+/* ---- refused ---- */
 
 int memory_refused(const char *what, uint64_t bytes, struct fail *f)
 {

@@ -1,4 +1,4 @@
-/* memory.h - large memory for weights and KV, and how much of it there is.
+/* memory.h - how much memory and how many CPUs there are.
  */
 #ifndef LLMD_CPU_MEMORY_H
 #define LLMD_CPU_MEMORY_H
@@ -10,12 +10,7 @@
 
 enum { MEMORY_ALIGN = 64, MEMORY_HUGE = 2 << 20 };
 
-/* Anonymous zeroed memory, aligned to 2 MiB, huge pages advised. NULL if the kernel refuses.
- * `bytes` is given back to memory_unmap. memory_unmap(NULL, ..) does nothing. */
-void *memory_map(uint64_t bytes);
-void memory_unmap(void *at, uint64_t bytes);
-
-/* What to say where memory_map returned NULL although so much is free: -ENOMEM. */
+/* What to say where a mapping was refused although so much is free: -ENOMEM. */
 int memory_refused(const char *what, uint64_t bytes, struct fail *f);
 
 /* Bytes that this process may still take: what the machine has available, or what the memory

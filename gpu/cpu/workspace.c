@@ -11,7 +11,6 @@
 #include <inttypes.h>
 
 #include "memory.h"
-#include "nodes.h"
 
 /* ---- plan ---- */
 
@@ -120,9 +119,11 @@ static uint64_t first_bytes(const struct gpu *g)
     return first < g->kv_bytes ? first : g->kv_bytes;
 }
 
+/* hugetlbfs pages are all there. */
 static uint64_t reserve_bytes(const struct gpu *g)
 {
-    uint64_t end = first_bytes(g) + RESERVE_BYTES;
+    bool here = g->kv_pages.kind == PAGES_HUGETLB || g->kv_pages.kind == PAGES_HUGETLB_1G;
+    uint64_t end = first_bytes(g) + (here ? 0 : RESERVE_BYTES);
     return end < g->kv_bytes ? end : g->kv_bytes;
 }
 
@@ -145,7 +146,7 @@ static void rope_job(void *context, unsigned thread, unsigned n_threads)
 
 int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
 {
-    uint64_t bytes, need, work_bytes = plan_workspace(g, NULL), left = memory_available("");
+    uint64_t bytes, need, work_bytes = plan_workspace(g, NULL), left = cpu_memory_left(g);
     if (n_blocks == 0)
         return fail(f, -EINVAL, "a KV pool of 0 blocks holds no token");
     if (__builtin_mul_overflow((uint64_t)g->block_bytes, n_blocks, &bytes) ||
@@ -154,15 +155,14 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
                     "a KV pool of %" PRIu32 " blocks and the workspace of %" PRIu64
                     " MiB do not fit into the %" PRIu64 " MiB that are free; make the pool smaller",
                     n_blocks, work_bytes >> 20, left >> 20);
-    g->kv = memory_map(bytes);
-    g->kv_bytes = bytes;
-    g->work = memory_map(work_bytes);
-    g->work_bytes = work_bytes;
-    if (!g->kv || !g->work) {
+    if (!cpu_map(g, &g->kv_pages, bytes) || !cpu_map(g, &g->work_pages, work_bytes)) {
         cpu_pool_free(g);
         return memory_refused("KV pool and the workspace", need, f);
     }
-    nodes_spread(g->kv, g->kv_bytes, g->threads);
+    g->kv = g->kv_pages.at;
+    g->kv_bytes = bytes;
+    g->work = g->work_pages.at;
+    g->work_bytes = work_bytes;
     g->n_blocks = n_blocks;
     g->touch = (struct touch){.at = g->kv,
                               .bytes = reserve_bytes(g),
@@ -181,8 +181,8 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
 void cpu_pool_free(struct gpu *g)
 {
     touch_stop(&g->touch);
-    memory_unmap(g->kv, g->kv_bytes);
-    memory_unmap(g->work, g->work_bytes);
+    pages_unmap(&g->kv_pages);
+    pages_unmap(&g->work_pages);
     g->kv = g->work = NULL;
     g->kv_bytes = g->work_bytes = 0;
 }

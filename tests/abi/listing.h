@@ -290,6 +290,10 @@ static void list_board(FILE *out)
     FIELD(llm_board, weights_bytes);
     FIELD(llm_board, kv_bytes);
     FIELD(llm_board, workspace_bytes);
+#if LLM_ABI_MINOR >= 1
+    FIELD(llm_board, weights_pages);
+    FIELD(llm_board, weights_huge_bytes);
+#endif
     FIELD(llm_board, state);
     FIELD(llm_board, reserved);
     FIELD(llm_board, heartbeat_ns);
@@ -339,6 +343,7 @@ static void list_board(FILE *out)
     FIELD(llm_board, step_predicted_ns);
     FIELD(llm_board, refused_for);
     FIELD(llm_board, finished_for);
+    FIELD(llm_board, threads_in_use);
 #endif
     FIELD(llm_board, step);
     FIELD(llm_board, overhead);

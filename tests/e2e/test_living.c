@@ -320,6 +320,39 @@ static void memory_is_locked(void **state)
     assert_int_equal(engine_stop(&e), 0);
 }
 
+/* ---- pages ---- */
+
+static void check_pages(const char *wish, const char *line, const char *name)
+{
+    struct engine_process e = {0};
+    engine_start(&e, tiny(), "--threads", "2", "--huge-pages", wish, NULL);
+    char *log = engine_log(&e);
+    json_t *status = engine_status(&e);
+    if (!strstr(log, line))
+        fail_msg("no '%s' in:\n%s", line, log);
+    if (name)
+        assert_string_equal(json_string_value(json_object_get(status, "weights_pages")), name);
+    assert_true(json_integer_value(json_object_get(status, "weights_huge_bytes")) <=
+                json_integer_value(json_object_get(status, "weights_bytes")));
+    assert_in_range(json_integer_value(json_object_get(status, "compute_threads_in_use")), 1, 2);
+    json_decref(status);
+    free(log);
+    assert_int_equal(engine_stop(&e), 0);
+}
+
+static void pages_are_told(void **state)
+{
+    (void)state;
+    check_pages("off", "llmd: weights on small pages, 0.0 MiB of them huge", "small");
+    check_pages("thp", "llmd: weights on thp pages, ", "thp");
+    check_pages("auto", "llmd: weights on ", NULL);
+    if (works("grep -qx 0 /sys/kernel/mm/hugepages/hugepages-*/free_hugepages &&"
+              " ! grep -qvx 0 /sys/kernel/mm/hugepages/hugepages-*/free_hugepages"))
+        check_pages("hugetlb", "raise the sysctl vm.nr_hugepages", "thp");
+    else
+        check_pages("hugetlb", "llmd: weights on ", NULL);
+}
+
 /* ---- the log ---- */
 
 static void the_log_has_levels(void **state)
@@ -452,6 +485,7 @@ int main(void)
         cmocka_unit_test(threads_stay_on_their_cpus),
         cmocka_unit_test(real_time_for_those_who_compute),
         cmocka_unit_test(memory_is_locked),
+        cmocka_unit_test(pages_are_told),
         cmocka_unit_test(the_log_has_levels),
         cmocka_unit_test(the_log_speaks_json),
         cmocka_unit_test(the_service_manager_is_told),

@@ -552,7 +552,7 @@ def config_seeds():
     with open(os.path.join(HERE, "..", "..", "etc", "llmd.conf"), "rb") as f:
         put("example", b"\n".join(line.lstrip(b"# ") if b" = " in line else b"" for line in f.read().split(b"\n")), 0)
     put("every_option", "model = /a b/c.gguf\ninstance = i.1\nserved-model-name = n\nbackend = cpu-plain\nthreads = 1\n"
-        "cpu-list = 0-1,3\nio-cpu = 3\nrt-priority = 7\nmlock = yes\nmax-model-len = 100\nmax-num-seqs = 5\n"
+        "cpu-list = 0-1,3\nio-cpu = 3\nrt-priority = 7\nmlock = yes\nhuge-pages = thp\nmax-model-len = 100\nmax-num-seqs = 5\n"
         "max-num-batched-tokens = 4\nprefill-chunk = 7\nactivations = f32\nkv-cache-dtype = f32\nkv-cache-memory = 2G\n"
         "max-requests = 11\nmax-clients = 3\nidle-spin-us = 9\nio = epoll\nlog-level = debug\nlog-json = on\n", 0)
     put("nothing", "")

@@ -47,6 +47,12 @@ static void silly_configs_are_refused(void **state)
           .max_len = 1,
           .kv_type = (enum gpu_kv_type)9},
          "KV"},
+        {{.max_rows = 1,
+          .max_seqs = 1,
+          .max_outputs = 1,
+          .max_len = 1,
+          .huge_pages = (enum gpu_huge_pages)9},
+         "pages"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fail f = {0};
@@ -279,6 +285,40 @@ static void large_pools_are_not_filled_ahead(void **state)
     tiny_free(&model);
 }
 
+static void pages_are_what_was_asked_for(void **state)
+{
+    (void)state;
+    static const enum gpu_huge_pages wishes[] = {GPU_HUGE_PAGES_OFF, GPU_HUGE_PAGES_THP,
+                                                 GPU_HUGE_PAGES_HUGETLB, GPU_HUGE_PAGES_AUTO};
+    for (int i = 0; i < 4; i++) {
+        struct tiny_config config = tiny_mixed();
+        struct tiny_model model;
+        struct fail f = {0};
+        struct gpu *g;
+        struct gpu_memory m;
+        struct gpu_figures figures;
+        struct gpu_config c = good;
+        const struct gpu_ops *ops = gpu_cpu_ops();
+        c.huge_pages = wishes[i];
+        tiny_make(&model, &config);
+        struct gpu_source source = tiny_source(&model);
+        assert_int_equal(ops->open(&g, &c, &f), 0);
+        assert_int_equal(ops->load(g, &model.net, &source, &f), 0);
+        assert_int_equal(ops->pool(g, 5, &f), 0);
+        ops->memory(g, &m);
+        if (i < 2) {
+            assert_string_equal(m.weights_pages, i ? "thp" : "small");
+            assert_int_equal(g->kv_pages.kind, i ? PAGES_THP : PAGES_SMALL);
+            assert_int_equal(g->work_pages.kind, i ? PAGES_THP : PAGES_SMALL);
+        }
+        assert_true(m.weights_huge_bytes <= (i ? m.weights_bytes : 0));
+        ops->figures(g, &figures);
+        assert_int_equal(figures.threads_in_use, good.threads);
+        ops->close(g);
+        tiny_free(&model);
+    }
+}
+
 static void numerics_name_the_modes(void **state)
 {
     (void)state;
@@ -329,6 +369,7 @@ int main(void)
         cmocka_unit_test(memory_adds_up),
         cmocka_unit_test(blocks_take_what_their_type_needs),
         cmocka_unit_test(large_pools_are_not_filled_ahead),
+        cmocka_unit_test(pages_are_what_was_asked_for),
         cmocka_unit_test(numerics_name_the_modes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

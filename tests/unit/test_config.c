@@ -56,7 +56,8 @@ static void every_option_has_its_name(void **state)
     (void)state;
     good("model = /a b/c.gguf\ninstance = i.1\nserved-model-name = n\nbackend = cpu-plain\n"
          "threads = 1\ncpu-list = 0-1,3\nio-cpu = 3\nrt-priority = 7\nmlock = yes\n"
-         "max-model-len = 100\nmax-num-seqs = 5\nmax-num-batched-tokens = 4\nprefill-chunk = 7\n"
+         "huge-pages = hugetlb\nmax-model-len = 100\nmax-num-seqs = 5\nmax-num-batched-tokens = "
+         "4\nprefill-chunk = 7\n"
          "activations = f32\nkv-cache-dtype = f32\nkv-cache-memory = 2G\nmax-requests = 11\n"
          "max-clients = 12\nidle-spin-us = 0\nio = epoll\nlog-level = debug\nlog-json = on\n",
          "");
@@ -72,6 +73,7 @@ static void every_option_has_its_name(void **state)
     assert_int_equal(o.cpu_list.at[2], 1);
     assert_int_equal(o.rt_priority, 7);
     assert_true(o.mlock);
+    assert_int_equal(o.huge_pages, GPU_HUGE_PAGES_HUGETLB);
     assert_int_equal(o.max_model_len, 100);
     assert_int_equal(o.max_num_seqs, 5);
     assert_int_equal(o.max_num_batched_tokens, 4);
@@ -289,7 +291,7 @@ static void the_example_says_the_defaults(void **state)
     }
     fclose(file);
     free(plain);
-    assert_int_equal(defaults, 30);
+    assert_int_equal(defaults, 31);
     assert_int_equal(examples, 11);
 }
 

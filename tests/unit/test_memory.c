@@ -1,5 +1,5 @@
 /* test_memory.c - how much memory and how many CPUs there are, read from made-up proc and sys
- * trees, and the large mappings. */
+ * trees. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,24 +122,6 @@ static void cpu_quota(void **state)
     assert_int_equal(memory_cpus(root), all < 2 ? all : 2);
 }
 
-static void mappings(void **state)
-{
-    (void)state;
-    static const uint64_t sizes[] = {1, 4096, MEMORY_HUGE - 1, MEMORY_HUGE, MEMORY_HUGE + 1};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        uint8_t *p = memory_map(sizes[i]);
-        assert_non_null(p);
-        assert_int_equal((uintptr_t)p % MEMORY_HUGE, 0);
-        assert_int_equal(p[0] | p[sizes[i] - 1], 0);
-        p[0] = p[sizes[i] - 1] = 1;
-        memory_unmap(p, sizes[i]);
-    }
-    assert_null(memory_map(0));
-    assert_null(memory_map(UINT64_MAX));
-    assert_null(memory_map(UINT64_MAX / 2 - MEMORY_HUGE));
-    memory_unmap(NULL, 5);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,7 +130,6 @@ int main(void)
         cmocka_unit_test(a_container_without_a_namespace),
         cmocka_unit_test(version_1),
         cmocka_unit_test(cpu_quota),
-        cmocka_unit_test(mappings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

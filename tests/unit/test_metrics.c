@@ -78,6 +78,7 @@ static void figures_are_the_boards(void **state)
     order_set64(&board.output_tokens, UINT64_MAX);
     order_set64(&board.backlog_us, 1500000);
     order_set64(&board.last_step_ns, 4750000000u);
+    order_set64(&board.threads_in_use, 3);
     order_set64(&board.refused_for[LLM_REFUSED_QUEUE], 7);
     order_set64(&board.finished_for[LLM_FINISH_STOP], 11);
     order_set64(&board.finished_for[LLM_FINISH_CANCELLED], 1);
@@ -87,6 +88,7 @@ static void figures_are_the_boards(void **state)
     assert_true(of_tiny(text, "vllm:num_requests_running", "") == 3);
     assert_true(of_tiny(text, "vllm:num_requests_waiting", "") == 4);
     assert_true(of_tiny(text, "llmd_prefill_backlog_seconds", "") == 1.5);
+    assert_true(of_tiny(text, "llmd_compute_threads_in_use", "") == 3);
     assert_true(of_tiny(text, "llmd_last_step_age_seconds", "") == 0.25);
     assert_true(of_tiny(text, "vllm:kv_cache_usage_perc", "") == 0.25);
     assert_true(of_tiny(text, "llmd_kv_blocks", ",state=\"used\"") == 25);

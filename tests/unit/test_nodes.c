@@ -1,7 +1,7 @@
 /* test_nodes.c - where compute threads run: the CPUs that they are told, in that order; and which
  * memory nodes that makes.
  */
-#include "../../gpu/cpu/memory.h"
+#include "../../gpu/cpu/pages.h"
 #include "../../gpu/cpu/nodes.h" /* before cmocka.h, which makes a macro of fail */
 
 #include "../support/support.h"
@@ -142,10 +142,14 @@ static void nodes_follow_from_the_cpus(void **state)
     assert_true(nodes_of_pool(p, always_three) == 1u << 3);
     assert_true(nodes_of_pool(p, nowhere) == 0);
     assert_true(nodes_of_pool(p, beyond) == 0);
-    uint8_t *at = memory_map(1 << 20); /* harmless, however many nodes there are */
-    nodes_spread(at, 1 << 20, p);
-    memset(at, 1, 1 << 20);
-    memory_unmap(at, 1 << 20);
+    struct seen s;
+    pool_run_crew(p, (bool[MOST]){true}, look, &s); /* where threads that sit out are counts */
+    assert_true(nodes_of_pool(p, each_its_own) == all);
+    struct pages m; /* harmless, however many nodes there are */
+    assert_true(pages_map(&m, 1 << 20, PAGES_THP));
+    nodes_spread(m.at, m.mapped, p);
+    memset(m.at, 1, m.mapped);
+    pages_unmap(&m);
     pool_destroy(p);
     sched_setaffinity(0, sizeof before, &before);
     assert_int_equal(pool_create(&p, 1, NULL), 0);

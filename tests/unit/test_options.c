@@ -297,6 +297,17 @@ static void cpus(void **state)
     refused("--model m --cpu-list 0-1023", "names more than 512 CPUs");
     refused("--model m --io-cpu 1024", "--io-cpu 1024 is out of range: 0 to 1023");
     refused("--model m --rt-priority 0", "--rt-priority 0 is out of range: 1 to 99");
+    static const char *const pages[] = {"auto", "hugetlb", "thp", "off"};
+    for (int i = 0; i < 4; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--model m --huge-pages %s", pages[i]);
+        assert_int_equal(parse(line), OPTIONS_RUN);
+        assert_int_equal(o.huge_pages, GPU_HUGE_PAGES_AUTO + i);
+    }
+    assert_int_equal(parse("--model m"), OPTIONS_RUN);
+    assert_int_equal(o.huge_pages, GPU_HUGE_PAGES_AUTO);
+    refused("--model m --huge-pages yes", "--huge-pages is one of auto|hugetlb|thp|off, not 'yes'");
+    refused("--model m --huge-pages", "--huge-pages needs a value");
     refused("--model m --log-level verbose", "--log-level is one of error|warn|info|debug");
 }
 

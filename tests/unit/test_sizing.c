@@ -114,7 +114,10 @@ static void is_printed_as_people_plan_it(void **state)
     (void)state;
     struct sizing_wish w = {.max_model_len = 100, .max_num_seqs = 1, .num_kv_blocks = 21};
     assert_int_equal(plan(w, mib, gib), 0);
-    struct gpu_memory m = {.weights_bytes = 10 * mib, .block_bytes = mib};
+    struct gpu_memory m = {.weights_bytes = 10 * mib,
+                           .block_bytes = mib,
+                           .weights_pages = "thp",
+                           .weights_huge_bytes = 8 * mib};
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
@@ -122,7 +125,14 @@ static void is_printed_as_people_plan_it(void **state)
     fclose(out);
     assert_non_null(strstr(text, "weights 10.0 MiB, KV 21.0 MiB, 336 tokens, "
                                  "3.00 concurrent requests of 100 tokens"));
+    assert_non_null(strstr(text, "llmd: weights on thp pages, 8.0 MiB of them huge\n"));
     assert_null(strstr(text, "ready"));
+    free(text);
+    m.weights_pages = NULL; /* a device's own */
+    out = open_memstream(&text, &bytes);
+    sizing_print(out, &s, &m, 100);
+    fclose(out);
+    assert_null(strstr(text, "pages"));
     free(text);
 }
 

@@ -2,7 +2,8 @@
  * changed by it.
  */
 #include "../../gpu/cpu/touch.h"
-#include "../../gpu/cpu/memory.h" /* before cmocka.h, which makes a macro of fail */
+#include "../../gpu/cpu/memory.h"
+#include "../../gpu/cpu/pages.h" /* before cmocka.h, which makes a macro of fail */
 
 #include "../support/support.h"
 
@@ -12,12 +13,11 @@
 
 enum { PAGE = 4096, FIRST = (1 << 20) + 768, BYTES = (15 << 20) + 5 * 768 };
 
-static uint8_t *fresh(uint64_t bytes)
+static struct pages fresh(uint64_t bytes)
 {
-    uint8_t *at = memory_map(bytes);
-    assert_non_null(at);
-    assert_int_equal(madvise(at, bytes, MADV_NOHUGEPAGE), 0); /* to see every page */
-    return at;
+    struct pages p;
+    assert_true(pages_map(&p, bytes, PAGES_SMALL)); /* to see every page */
+    return p;
 }
 
 static bool resident(uint8_t *at)
@@ -42,24 +42,26 @@ static void a_range_is_touched_by_all_together(void **state)
     for (unsigned threads = 1; threads <= 5; threads++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t shift = 0; shift < 8192; shift += 4032) { /* weights begin anywhere */
-                uint8_t *all = fresh(sizes[s] + 4 * PAGE), *at = all + shift;
+                struct pages all = fresh(sizes[s] + 4 * PAGE);
+                uint8_t *at = all.at + shift;
                 for (unsigned i = 0; i < threads; i++)
                     touch_range(at, sizes[s], i, threads);
                 assert_true(all_resident(at, sizes[s]));
                 assert_false(resident(at + sizes[s] + PAGE));
-                memory_unmap(all, sizes[s] + 4 * PAGE);
+                pages_unmap(&all);
             }
 }
 
 static void a_small_pool_needs_no_thread(void **state)
 {
     (void)state;
-    struct touch t = {.at = fresh(BYTES), .bytes = BYTES, .first = BYTES};
+    struct pages p = fresh(BYTES);
+    struct touch t = {.at = p.at, .bytes = BYTES, .first = BYTES};
     touch_start(&t);
     assert_false(t.started);
     touch_stop(&t);
     assert_false(resident(t.at + PAGE));
-    memory_unmap(t.at, BYTES);
+    pages_unmap(&p);
 }
 
 /* The steps write while the thread is at work; what they wrote stays. */
@@ -67,8 +69,8 @@ static void the_rest_comes_without_changing_a_byte(void **state)
 {
     (void)state;
     uint32_t cpu = (uint32_t)sched_getcpu();
-    struct touch t = {
-        .at = fresh(BYTES), .bytes = BYTES, .first = FIRST, .cpus = &cpu, .n_cpus = 1};
+    struct pages p = fresh(BYTES);
+    struct touch t = {.at = p.at, .bytes = BYTES, .first = FIRST, .cpus = &cpu, .n_cpus = 1};
     touch_start(&t);
     assert_true(t.started);
     for (uint64_t i = 0; i < BYTES; i += 64 * PAGE) /* leaves most pages to it */
@@ -81,7 +83,7 @@ static void the_rest_comes_without_changing_a_byte(void **state)
     for (uint64_t i = 0; i < BYTES; i++)
         if (t.at[i] != (i % (64 * PAGE) ? 0 : (uint8_t)(i / PAGE * 31 + 7)))
             fail_msg("byte %zu changed", (size_t)i);
-    memory_unmap(t.at, BYTES);
+    pages_unmap(&p);
 }
 
 static void a_stop_ends_it_early(void **state)
@@ -90,13 +92,14 @@ static void a_stop_ends_it_early(void **state)
     enum { ROUNDS = 20 };
     uint64_t bytes = 512ull << 20;
     for (int i = 0; i < ROUNDS; i++) {
-        struct touch t = {.at = memory_map(bytes), .bytes = bytes};
-        assert_non_null(t.at);
+        struct pages p;
+        assert_true(pages_map(&p, bytes, PAGES_THP));
+        struct touch t = {.at = p.at, .bytes = bytes};
         touch_start(&t);
         assert_true(t.started);
         touch_stop(&t);
         assert_false(t.started);
-        memory_unmap(t.at, bytes); /* nobody touches it any more */
+        pages_unmap(&p); /* nobody touches it any more */
     }
 }
 

@@ -71,6 +71,9 @@ static const struct figure figures[] = {
     {"llmd_recomputed_tokens_total", "Rows that a preemption or eviction made necessary again.",
      COUNTER, PLACE(recomputed_tokens), 0},
     {"llmd_steps_total", "Steps of the backend.", COUNTER, PLACE(steps), 0},
+    {"llmd_compute_threads_in_use",
+     "Threads that compute: fewer than there are while others' work holds some up.", GAUGE,
+     PLACE(threads_in_use), 0},
     {"llmd_step_predicted_seconds", "What the cost model said of the last step.", GAUGE,
      PLACE(step_predicted_ns), 1e-9},
     {"llmd_wakes_total", "Wake-ups sent to clients that slept.", COUNTER, PLACE(wakes), 0},
@@ -419,6 +422,7 @@ static void write_infos(const struct writer *w)
         put_label(w->out, "model", b->model, sizeof b->model);
         put_label(w->out, "quantization", b->quantization, sizeof b->quantization);
         put_label(w->out, "backend", b->backend, sizeof b->backend);
+        put_number_label(w->out, "threads", b->threads);
         put_number_label(w->out, "max_model_len", b->max_model_len);
         put_number_label(w->out, "max_num_seqs", b->max_num_seqs);
         put_number_label(w->out, "max_num_batched_tokens", b->max_num_batched_tokens);

@@ -70,6 +70,7 @@ static const struct flag {
     {"cpu-list", ENGINE, NULL, NULL},
     {"io-cpu", ENGINE, NULL, NULL},
     {"rt-priority", ENGINE, NULL, NULL},
+    {"huge-pages", ENGINE, NULL, NULL},
     {"mlock", ENGINE_SWITCH, NULL, NULL},
     {"prefill-chunk", ENGINE, NULL, NULL},
     {"activations", ENGINE, NULL, NULL},

@@ -102,6 +102,7 @@ static void set_figures(json_t *o, const struct llm_board *b)
                    {"recomputed_tokens", &b->recomputed_tokens},
                    {"sessions_expired", &b->sessions_expired},
                    {"session_evictions", &b->session_evictions},
+                   {"compute_threads_in_use", &b->threads_in_use},
                    {"steps", &b->steps},
                    {"mixed_steps", &b->mixed_steps},
                    {"max_rows_in_step", &b->max_rows_in_step},
@@ -138,6 +139,8 @@ static json_t *board_json(const struct board_view *v)
     json_object_set_new(o, "kv_blocks_used", json_integer((json_int_t)blocks_used(b)));
     json_object_set_new(o, "kv_block_size", json_integer(b->kv_block_size));
     json_object_set_new(o, "weights_bytes", json_integer((json_int_t)b->weights_bytes));
+    json_object_set_new(o, "weights_pages", text_json(b->weights_pages, sizeof b->weights_pages));
+    json_object_set_new(o, "weights_huge_bytes", json_integer((json_int_t)b->weights_huge_bytes));
     json_object_set_new(o, "kv_bytes", json_integer((json_int_t)b->kv_bytes));
     json_object_set_new(o, "workspace_bytes", json_integer((json_int_t)b->workspace_bytes));
     json_object_set_new(o, "uptime_s", json_real(board_view_uptime_s(v)));
@@ -177,6 +180,16 @@ static void print_promises(const struct llm_board *b)
            figure(&b->deadline_misses), figure(&b->timeouts), figure(&b->queue_timeouts));
 }
 
+/* Of the machine, what may explain the figures. */
+static void print_machine(const struct llm_board *b)
+{
+    if (!b->weights_pages[0]) /* an engine that does not tell yet */
+        return;
+    printf("compute threads: %llu of %u in use; weights on %.15s pages, %.1f of %.1f MiB huge\n",
+           figure(&b->threads_in_use), b->threads, b->weights_pages,
+           (double)b->weights_huge_bytes / (1 << 20), (double)b->weights_bytes / (1 << 20));
+}
+
 static int print_for_people(const struct board_view *v)
 {
     const struct llm_board *b = &v->board;
@@ -195,6 +208,7 @@ static int print_for_people(const struct board_view *v)
            of_all(&b->ttft, 0.5) * 1e-3, of_all(&b->ttft, 0.95) * 1e-3, of_all(&b->itl, 0.5) * 1e-3,
            of_all(&b->itl, 0.95) * 1e-3);
     print_promises(b);
+    print_machine(b);
     return fflush(stdout) ? ctl_error("cannot write to standard output") : 0;
 }
 
