@@ -160,8 +160,11 @@ static inline struct cpu_share cpu_share(uint32_t n, unsigned index, unsigned pa
 
 /* ---- mapping.c ---- */
 
-/* Zeroed memory on the best pages that can be had; false: the kernel refuses. Not during a job. */
-bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes);
+/* Zeroed memory on the best pages that can be had; false: the kernel refuses. `settle`, if not NULL,
+ * says on which nodes they shall lie, before any of them is there; it may be called more than once,
+ * the last mapping counts. NULL: spread over those of the threads. Not during a job. */
+bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes,
+             void (*settle)(struct gpu *g, const struct pages *p, void *context), void *context);
 /* Whether there is memory for a mapping, and how many bytes any one may have. */
 bool cpu_fits(const struct gpu *g, uint64_t bytes);
 uint64_t cpu_memory_left(const struct gpu *g);

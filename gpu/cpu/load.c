@@ -171,24 +171,33 @@ static void place_weight(const struct gpu *g, const struct weight *w, struct cpu
     w->matrix->panels_at = cpu_take(plan, (uint64_t)w->matrix->panels * w->matrix->panel_bytes);
 }
 
-static int place_weights(struct gpu *g, const struct weight_list *list, struct fail *f)
+static uint64_t place_all(const struct gpu *g, const struct weight_list *list, uint8_t *base)
 {
-    struct cpu_plan plan = {0};
+    struct cpu_plan plan = {.base = base};
     for (uint32_t i = 0; i < list->n; i++)
         place_weight(g, &list->at[i], &plan);
-    if (!cpu_fits(g, plan.used))
+    return plan.used;
+}
+
+static void settle_weights(struct gpu *g, const struct pages *p, void *context)
+{
+    place_all(g, context, p->at);
+    cpu_near(g, p);
+}
+
+static int place_weights(struct gpu *g, struct weight_list *list, struct fail *f)
+{
+    uint64_t bytes = place_all(g, list, NULL);
+    if (!cpu_fits(g, bytes))
         return fail(f, -ENOMEM,
                     "the weights take %" PRIu64 " MiB and %" PRIu64 " MiB are free (of the machine "
                     "or of this process's memory control group): free memory, raise the group's "
                     "limit, or use a smaller model",
-                    plan.used >> 20, cpu_memory_left(g) >> 20);
-    if (!cpu_map(g, &g->weights_pages, plan.used))
-        return memory_refused("weights", plan.used, f);
+                    bytes >> 20, cpu_memory_left(g) >> 20);
+    if (!cpu_map(g, &g->weights_pages, bytes, settle_weights, list))
+        return memory_refused("weights", bytes, f);
     g->weights = g->weights_pages.at;
-    g->weights_bytes = plan.used;
-    plan = (struct cpu_plan){.base = g->weights};
-    for (uint32_t i = 0; i < list->n; i++)
-        place_weight(g, &list->at[i], &plan);
+    g->weights_bytes = bytes;
     return 0;
 }
 

@@ -20,6 +20,14 @@ struct weight_list {
     uint32_t n;
 };
 
+/* For weights that have their places but no pages: each page goes near the threads that read most of
+ * it. Nothing to do where all are on one node. */
+void cpu_near(const struct gpu *g, const struct pages *p);
+/* Which node that is (NULL node_of: libnuma's): nodes (p->mapped / pages_bytes). 0, -ENOTSUP where
+ * all are on one, -ENOMEM. */
+int cpu_near_choose(const struct gpu *g, const struct pages *p, int (*node_of)(int cpu),
+                    int *nodes);
+
 /* Brings the bytes of every weight that is there to its place, packed. The places are mapped, zero,
  * and nobody has touched them. */
 int cpu_fetch_weights(struct gpu *g, const struct weight_list *list,

@@ -24,46 +24,49 @@ static int first_kind(enum gpu_huge_pages wish)
 
 struct filling {
     const struct pages *pages;
-    uint64_t page;
     _Atomic bool failed;
 };
 
 static void fill_job(void *context, unsigned thread, unsigned n_threads)
 {
     struct filling *x = context;
-    struct cpu_share s = cpu_share((uint32_t)(x->pages->mapped / x->page), thread, n_threads);
+    uint64_t page = pages_bytes(x->pages->kind);
+    struct cpu_share s = cpu_share((uint32_t)(x->pages->mapped / page), thread, n_threads);
     for (uint32_t i = s.from; i < s.to && !atomic_load(&x->failed); i++)
-        if (!pages_populate(x->pages, i * x->page, (i + 1) * x->page))
+        if (!pages_populate(x->pages, i * page, (i + 1) * page))
             atomic_store(&x->failed, true);
 }
 
 static bool fill(struct gpu *g, const struct pages *p)
 {
-    struct filling x = {.pages = p, .page = p->kind == PAGES_HUGETLB_1G ? 1u << 30 : MEMORY_HUGE};
+    struct filling x = {.pages = p};
     pool_run(g->threads, fill_job, &x);
     pool_rest(g->threads);
     return !atomic_load(&x.failed);
 }
 
-static bool map_kind(struct gpu *g, struct pages *p, uint64_t bytes, enum pages_kind kind)
+static void spread(struct gpu *g, const struct pages *p, void *context)
 {
-    bool hugetlb = kind == PAGES_HUGETLB || kind == PAGES_HUGETLB_1G;
-    if (hugetlb && !pages_hugetlb_fit("", bytes, kind))
-        return false;
-    if (!pages_map(p, bytes, kind))
-        return false;
+    (void)context;
     nodes_spread(p->at, p->mapped, g->threads);
-    if (!hugetlb || fill(g, p))
-        return true;
-    pages_unmap(p);
-    return false;
 }
 
-bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes)
+static bool may_be_had(uint64_t bytes, enum pages_kind kind)
 {
-    for (int i = first_kind(g->config.huge_pages); i < KINDS; i++)
-        if (map_kind(g, p, bytes, kinds[i]))
+    return kind == PAGES_THP || kind == PAGES_SMALL || pages_hugetlb_fit("", bytes, kind);
+}
+
+bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes,
+             void (*settle)(struct gpu *g, const struct pages *p, void *context), void *context)
+{
+    for (int i = first_kind(g->config.huge_pages); i < KINDS; i++) {
+        if (!may_be_had(bytes, kinds[i]) || !pages_map(p, bytes, kinds[i]))
+            continue;
+        (settle ? settle : spread)(g, p, context);
+        if (i >= FIRST_THP || fill(g, p))
             return true;
+        pages_unmap(p);
+    }
     return false;
 }
 

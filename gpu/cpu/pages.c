@@ -30,6 +30,11 @@ static bool is_hugetlb(enum pages_kind kind)
     return kind == PAGES_HUGETLB || kind == PAGES_HUGETLB_1G;
 }
 
+uint64_t pages_bytes(enum pages_kind kind)
+{
+    return 1ull << log2_of(kind);
+}
+
 const char *pages_name(enum pages_kind kind)
 {
     static const char *const names[] = {[PAGES_SMALL] = "small",
@@ -43,7 +48,7 @@ const char *pages_name(enum pages_kind kind)
 
 static bool whole_pages(uint64_t bytes, enum pages_kind kind, uint64_t *out)
 {
-    uint64_t page = 1ull << log2_of(kind), rounded;
+    uint64_t page = pages_bytes(kind), rounded;
     if (__builtin_add_overflow(bytes, page - 1, &rounded) || rounded > SIZE_MAX / 2)
         return false;
     *out = rounded / page * page;
@@ -134,7 +139,7 @@ uint64_t pages_hugetlb_free(const char *root, enum pages_kind kind)
                  1u << (log2_of(kind) - 10), counts[i]);
         n[i] = read_number(root, name);
     }
-    if (n[0] <= n[1] || __builtin_mul_overflow(n[0] - n[1], 1ull << log2_of(kind), &bytes))
+    if (n[0] <= n[1] || __builtin_mul_overflow(n[0] - n[1], pages_bytes(kind), &bytes))
         return 0;
     return bytes;
 }

@@ -155,7 +155,8 @@ int cpu_pool(struct gpu *g, uint32_t n_blocks, struct fail *f)
                     "a KV pool of %" PRIu32 " blocks and the workspace of %" PRIu64
                     " MiB do not fit into the %" PRIu64 " MiB that are free; make the pool smaller",
                     n_blocks, work_bytes >> 20, left >> 20);
-    if (!cpu_map(g, &g->kv_pages, bytes) || !cpu_map(g, &g->work_pages, work_bytes)) {
+    if (!cpu_map(g, &g->kv_pages, bytes, NULL, NULL) ||
+        !cpu_map(g, &g->work_pages, work_bytes, NULL, NULL)) {
         cpu_pool_free(g);
         return memory_refused("KV pool and the workspace", need, f);
     }

@@ -1,10 +1,12 @@
 /* test_nodes.c - where compute threads run: the CPUs that they are told, in that order; and which
  * memory nodes that makes.
  */
+#include "../../gpu/cpu/load.h"
 #include "../../gpu/cpu/pages.h"
 #include "../../gpu/cpu/nodes.h" /* before cmocka.h, which makes a macro of fail */
 
 #include "../support/support.h"
+#include "../support/tiny_model.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -157,6 +159,122 @@ static void nodes_follow_from_the_cpus(void **state)
     pool_destroy(p);
 }
 
+/* ---- pages near their readers ---- */
+
+static void pages_go_where_most_of_them_is_read(void **state)
+{
+    (void)state;
+    enum { PAGE = 2 << 20, PAGES = 6 };
+    static const struct nodes_range ranges[] = {
+        {0, PAGE, 1},               /* page 0: node 1 alone */
+        {PAGE, PAGE + PAGE / 3, 1}, /* page 1: node 3 reads more */
+        {PAGE + PAGE / 3, 2 * PAGE, 3},
+        {2 * PAGE, 2 * PAGE + PAGE / 4, 0}, /* page 2: in two pieces node 0 reads more */
+        {2 * PAGE + PAGE / 4, 2 * PAGE + 3 * (PAGE / 4), 2},
+        {2 * PAGE + 3 * (PAGE / 4), 4 * PAGE + 64, 0}, /* all of page 3, a line of page 4 */
+        {7 * PAGE, 8 * PAGE, 5},                       /* beyond */
+    };
+    int node[PAGES];
+    assert_int_equal(nodes_choose(ranges, 7, PAGE, node, PAGES), 0);
+    assert_int_equal(node[0], 1);
+    assert_int_equal(node[1], 3);
+    assert_int_equal(node[2], 0);
+    assert_int_equal(node[3], 0);
+    assert_int_equal(node[4], 0);
+    assert_int_equal(node[5], -1); /* nobody's */
+    struct pages m;
+    assert_true(pages_map(&m, PAGES * PAGE, PAGES_THP));
+    for (int i = 0; i < PAGES; i++)
+        node[i] = i < 4 ? 0 : -1; /* the one node that is surely there */
+    nodes_place(m.at, PAGE, node, PAGES);
+    memset(m.at, 1, m.mapped);
+    pages_unmap(&m);
+}
+
+static uint32_t first_far; /* CPUs from that one on are on another node */
+static int halves(int cpu)
+{
+    return (uint32_t)cpu < first_far ? 4 : 9;
+}
+
+static void threads_have_a_node(void **state)
+{
+    (void)state;
+    uint32_t cpus[MOST];
+    unsigned n = cpus_here(cpus);
+    int node[MOST];
+    struct pool *p;
+    first_far = cpus[n / 2];
+    assert_int_equal(pool_create(&p, n, NULL), 0); /* the caller is bound to none */
+    assert_false(nodes_of_threads(p, always_three, node));
+    assert_false(nodes_of_threads(p, nowhere, node));
+    if (n >= 3) {
+        assert_true(nodes_of_threads(p, halves, node));
+        for (unsigned i = 1; i < n; i++)
+            assert_int_equal(node[i], halves((int)cpus[i]));
+        assert_int_equal(node[0], node[1]);
+    }
+    pool_destroy(p);
+    if (n < 2)
+        return;
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    assert_int_equal(pool_create_on(&p, n, cpus, NULL), 0);
+    assert_true(nodes_of_threads(p, halves, node));
+    assert_int_equal(node[0], 4);
+    assert_int_equal(node[n - 1], 9);
+    pool_destroy(p);
+    sched_setaffinity(0, sizeof before, &before);
+}
+
+/* A model's weights on two nodes: the first half of each matrix is read on the one. */
+static void weights_lie_near_their_readers(void **state)
+{
+    (void)state;
+    uint32_t cpus[MOST];
+    cpu_set_t before;
+    struct tiny_config config = tiny_mixed();
+    struct tiny_model model;
+    struct fail f = {0};
+    struct gpu *g;
+    const struct gpu_ops *ops = gpu_cpu_ops();
+    if (cpus_here(cpus) < 2)
+        skip();
+    config.vocab = 200000; /* an output of several pages */
+    tiny_make(&model, &config);
+    sched_getaffinity(0, sizeof before, &before);
+    uint32_t two[2] = {cpus[0], cpus[1]};
+    struct gpu_config c = {.threads = 2,
+                           .cpus = two,
+                           .max_rows = 4,
+                           .max_seqs = 1,
+                           .max_outputs = 1,
+                           .max_len = 32,
+                           .huge_pages = GPU_HUGE_PAGES_OFF};
+    struct gpu_source source = tiny_source(&model);
+    assert_int_equal(ops->open(&g, &c, &f), 0);
+    assert_int_equal(ops->load(g, &model.net, &source, &f), 0);
+    size_t n = g->weights_pages.mapped >> 21;
+    assert_in_range(n, 3, 64);
+    int node[64];
+    assert_int_equal(cpu_near_choose(g, &g->weights_pages, always_three, node), -ENOTSUP);
+    assert_int_equal(cpu_near_choose(g, &g->weights_pages, each_its_own, node), 0);
+    const struct linear *head = &g->head;
+    uint64_t from = (uint64_t)(head->panels_at - g->weights),
+             bytes = head->panels * head->panel_bytes;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t start = i << 21, end = (i + 1) << 21;
+        if (start >= from && end <= from + bytes / 2)
+            assert_int_equal(node[i], cpus[0]);
+        if (start >= from + bytes / 2 + head->panel_bytes && end <= from + bytes)
+            assert_int_equal(node[i], cpus[1]);
+    }
+    assert_true(node[from >> 21] == (int)cpus[0] || from % (2 << 20));
+    ops->close(g);
+    tiny_free(&model);
+    sched_setaffinity(0, sizeof before, &before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +282,9 @@ int main(void)
         cmocka_unit_test(without_a_list_the_caller_stays_free),
         cmocka_unit_test(a_cpu_that_is_not_there_is_refused),
         cmocka_unit_test(nodes_follow_from_the_cpus),
+        cmocka_unit_test(pages_go_where_most_of_them_is_read),
+        cmocka_unit_test(threads_have_a_node),
+        cmocka_unit_test(weights_lie_near_their_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
