@@ -89,6 +89,12 @@ static void put(void *context, uint32_t client, const struct llm_cqe *cqe,
     ring_put(&cs->slots[client].ring, cqe, result);
 }
 
+static void fetch(void *context, uint32_t client, uint32_t n)
+{
+    const struct clients *cs = context;
+    ring_fetch(&cs->slots[client].ring, n);
+}
+
 static uint32_t top(void *context, uint32_t client)
 {
     const struct clients *cs = context;
@@ -116,6 +122,7 @@ struct engine_sink clients_sink(struct clients *cs)
     return (struct engine_sink){.context = cs,
                                 .token_room = token_room,
                                 .put = put,
+                                .fetch = fetch,
                                 .top = top,
                                 .put_top = put_top,
                                 .domain = domain};
@@ -536,6 +543,7 @@ bool clients_sweep(struct clients *cs)
         if (cs->slots[slot].state == CLIENT_LIVE)
             moved |= sweep_one(cs, slot);
     }
+    engine_publish(cs->engine);
     return moved;
 }
 

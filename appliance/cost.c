@@ -26,7 +26,7 @@
 #include <stddef.h>
 
 enum {
-    SWEEPS = 16,        /* of coordinate descent a step: w follows, over steps it converges */
+    SWEEPS = 16, /* of coordinate descent a step, at most: w follows, over steps it converges */
     ERROR_WINDOW = 64,  /* steps, of the mean error */
     BIAS_WINDOW = 32,   /* steps, of the mean signed error */
     PRIOR_CONTEXT = 16, /* keys a row, of the step that the first guess stands for */
@@ -36,7 +36,8 @@ enum {
 #define PRIOR_WEIGHT 0.02                   /* the first guess counts as a fiftieth of a step */
 #define FORGET       0.005                  /* a step: the window is 200 steps */
 #define FORGET_MAX   0.2
-#define ERRORS_USUAL 3   /* of the mean error: further off is no noise */
+#define STILL        1e-8 /* descent went less far: no prediction changes by more than 10^-4 */
+#define ERRORS_USUAL 3    /* of the mean error: further off is no noise */
 #define BIAS_NORMAL  0.1 /* below: noise and outliers. Above: the machine or the model has changed */
 
 static double clamp(double v, double high)
@@ -138,23 +139,40 @@ static double weight_of(const struct cost *c, double error)
 
 static void learn(struct cost *c, const double *x, double scale, double ns, double weight)
 {
+    double z[COST_WEIGHTS], one = ns / scale;
+    for (int i = 0; i < COST_WEIGHTS; i++)
+        z[i] = x[i] / scale;
     for (int i = 0; i < COST_WEIGHTS; i++) {
-        double z = x[i] / scale;
         for (int j = 0; j < COST_WEIGHTS; j++)
-            c->a[i][j] += weight * (z * (x[j] / scale));
-        c->b[i] += weight * (z * (ns / scale));
+            c->a[i][j] += weight * (z[i] * z[j]);
+        c->b[i] += weight * (z[i] * one);
     }
 }
 
-/* Each weight in turn to the best value that it can have beside the others. */
+/* Each weight in turn to the best value that it can have beside the others; `left` is b - a w, and
+ * kept so. Returns how far they went: the square of the relative change of a prediction. */
+static double descend(struct cost *c, double *left, const double *inverse)
+{
+    double went = 0;
+    for (int i = 0; i < COST_WEIGHTS; i++) {
+        double to = clamp(c->w[i] + left[i] * inverse[i], WEIGHT_MAX), by = to - c->w[i];
+        c->w[i] = to;
+        for (int j = 0; j < COST_WEIGHTS; j++)
+            left[j] -= c->a[j][i] * by;
+        went = larger(went, by * by * c->a[i][i]);
+    }
+    return went;
+}
+
 static void solve(struct cost *c)
 {
-    for (int sweep = 0; sweep < SWEEPS; sweep++)
-        for (int i = 0; i < COST_WEIGHTS; i++) {
-            double others = dot(c->a[i], c->w) - c->a[i][i] * c->w[i];
-            if (c->a[i][i] > 0)
-                c->w[i] = clamp((c->b[i] - others) / c->a[i][i], WEIGHT_MAX);
-        }
+    double left[COST_WEIGHTS], inverse[COST_WEIGHTS];
+    for (int i = 0; i < COST_WEIGHTS; i++) {
+        left[i] = c->b[i] - dot(c->a[i], c->w);
+        inverse[i] = c->a[i][i] > 0 ? 1 / c->a[i][i] : 0;
+    }
+    for (int sweep = 0; sweep < SWEEPS && descend(c, left, inverse) > STILL; sweep++)
+        ;
 }
 
 static void note_error(struct cost *c, double error)

@@ -23,6 +23,21 @@ static void forget_news(struct sequence *s)
     s->owner->n_news--;
 }
 
+static void note_gaps(struct delivery *d)
+{
+    if (d->n_gaps)
+        STATS_OBSERVE_N(d->stats, itl, d->gap_ns, d->n_gaps);
+    d->n_gaps = 0;
+}
+
+static void add_gap(struct delivery *d, uint64_t ns)
+{
+    if (ns != d->gap_ns)
+        note_gaps(d);
+    d->gap_ns = ns;
+    d->n_gaps++;
+}
+
 /* First token: time since arrival. Every later one: the gap to the one before; tokens that are
  * published together have none between them. */
 static void time_tokens(struct delivery *d, struct sequence *s, uint32_t n, uint64_t now_ns)
@@ -30,13 +45,13 @@ static void time_tokens(struct delivery *d, struct sequence *s, uint32_t n, uint
     if (s->op == LLM_OP_GENERATE)
         for (uint32_t i = 0; i < n; i++) {
             if (i)
-                STATS_OBSERVE(d->stats, itl, 0);
-            else if (s->t_first)
-                STATS_OBSERVE(d->stats, itl, stats_elapsed(s->t_last, now_ns));
+                add_gap(d, 0);
+            else if (s->t_last)
+                add_gap(d, stats_elapsed(s->t_last, now_ns));
             else
                 STATS_OBSERVE(d->stats, ttft, stats_elapsed(s->t_arrival, now_ns));
         }
-    if (!s->t_first)
+    if (!s->t_last)
         s->t_first = now_ns;
     if (now_ns > s->t_last)
         s->t_last = now_ns;
@@ -63,7 +78,8 @@ static void put_tokens(struct delivery *d, struct sequence *s, uint64_t now_ns)
                         .count = (uint16_t)n,
                         .position = s->op == LLM_OP_SCORE ? at : s->sent,
                         .choice = s->choice};
-    memcpy(c.tokens, s->tokens + at, n * sizeof *c.tokens);
+    for (uint32_t i = 0; i < n; i++)
+        c.tokens[i] = sequence_token(s, at + i);
     if (sequence_scores(s) || s->flags & LLM_SQE_LOGPROBS) {
         c.flags = LLM_CQE_HAS_LOGPROBS;
         memcpy(c.logprobs, s->logprobs + at, n * sizeof *c.logprobs);
@@ -128,42 +144,56 @@ static uint32_t token_room(const struct delivery *d, const struct sequence_owner
     return d->sink->token_room(d->sink->context, o->client);
 }
 
-void deliver_owner(struct delivery *d, struct sequence_owner *o, uint64_t now_ns)
+static void offer_news(struct delivery *d, struct sequence_owner *o, uint64_t now_ns)
 {
-    list_remove(&o->due);
     uint32_t left = o->n_news; /* sequences that are still to be looked at */
+    uint32_t room = 0;         /* at least: finals take of it, too */
     while (left) {
         struct sequence *s = LIST_OF(o->news.next, struct sequence, news);
         assert(sequence_unsent(s) > 0);
-        if (!token_room(d, o)) {
+        if (!room && !(room = token_room(d, o))) {
             if (d->max_unread && o->unread > d->max_unread)
                 list_insert_before(&d->behind, &o->due);
             return;
         }
         put_tokens(d, s, now_ns);
+        room--;
         if (sequence_unsent(s)) {
             list_remove(&s->news);
             list_insert_before(&o->news, &s->news);
             continue;
         }
         left--;
-        if (s->state == SEQUENCE_ENDING) /* with the owner's last sequence the owner goes */
+        if (s->state == SEQUENCE_ENDING) { /* with the owner's last sequence the owner goes */
             put_final(d, s, 0, s->finish, now_ns);
-        else
+            room -= room > 0;
+        } else
             forget_news(s);
     }
 }
 
+void deliver_owner(struct delivery *d, struct sequence_owner *o, uint64_t now_ns)
+{
+    list_remove(&o->due);
+    offer_news(d, o, now_ns);
+    note_gaps(d);
+}
+
 void deliver_due(struct delivery *d, uint64_t now_ns)
 {
-    while (!list_empty(&d->due))
-        deliver_owner(d, LIST_OF(d->due.next, struct sequence_owner, due), now_ns);
+    while (!list_empty(&d->due)) {
+        struct sequence_owner *o = LIST_OF(d->due.next, struct sequence_owner, due);
+        list_remove(&o->due);
+        offer_news(d, o, now_ns);
+    }
+    note_gaps(d);
 }
 
 static void put_what_fits(struct delivery *d, struct sequence *s, uint64_t now_ns)
 {
     while (sequence_unsent(s) && token_room(d, s->owner))
         put_tokens(d, s, now_ns);
+    note_gaps(d);
 }
 
 void deliver_end(struct delivery *d, struct sequence *s, int32_t status, enum llm_finish finish,

@@ -25,6 +25,8 @@ struct delivery {
     struct list due;     /* owners with news since the last deliver_due */
     struct list behind;  /* owners that left more than max_unread unread: to be dealt with by the
                             caller of deliver_due */
+    uint64_t gap_ns, n_gaps; /* gaps of that length that the histogram does not have yet: those of a
+                                step are mostly alike */
 };
 
 /* The sequence has tokens that were not offered yet. */

@@ -82,6 +82,13 @@ void engine_publish_gauges(struct engine *e)
     STATS_SET(&e->stats, backlog_tokens, rows);
     STATS_SET(&e->stats, backlog_us,
               cost_prefill_ns(&c->cost, rows, e->config.max_num_batched_tokens, &decodes) / 1000);
+    e->stale = false;
+}
+
+void engine_publish(struct engine *e)
+{
+    if (e->stale)
+        engine_publish_gauges(e);
 }
 
 int engine_create(struct engine **out, const struct engine_config *config,
@@ -121,6 +128,8 @@ int engine_create(struct engine **out, const struct engine_config *config,
         fail(f, code, "no memory for %u sessions", config->max_sessions);
     if (!code)
         code = schedule_create(&e->schedule, &e->config, &e->stats, &e->table.served, f);
+    e->schedule.step.soon = engine_soon;
+    e->schedule.step.soon_context = e;
     if (code < 0) {
         engine_destroy(e);
         return code;
@@ -303,13 +312,11 @@ static void absorb_token(struct engine *e, struct sequence *s, const struct gpu_
 {
     assert(s->state == SEQUENCE_DECODE && s->n_computed == s->n_tokens);
     assert(r->token >= 0 && (uint32_t)r->token < e->config.vocab);
-    s->tokens[s->n_tokens] = r->token;
     if (s->flags & LLM_SQE_LOGPROBS)
         s->logprobs[s->n_tokens] = r->logprob;
     if (r->n_top < s->n_top)
         sequence_top(s, s->n_tokens - s->base)[r->n_top].token = -1;
-    s->n_tokens++;
-    STATS_ADD(&e->stats, output_tokens, 1);
+    sequence_append(s, r->token);
     if (engine_accept(e, s))
         end_at_stop(e, s);
     else if (!(s->flags & LLM_SQE_IGNORE_EOS) && engine_ends_generation(e, r->token))
@@ -360,6 +367,7 @@ static bool is_late(const struct sequence *s, uint64_t now_ns)
 static void absorb_results(struct engine *e, uint64_t step_ns)
 {
     struct schedule *c = &e->schedule;
+    uint64_t drawn = 0;
     schedule_advance(c, step_ns);
     end_appends(e);
     for (uint32_t i = 0; i < c->step.n_outputs; i++) {
@@ -370,10 +378,13 @@ static void absorb_results(struct engine *e, uint64_t step_ns)
         else if (is_late(s, e->step_end_ns)) {
             engine_miss_deadline(e, s, 0, e->step_end_ns);
             continue;
-        } else
+        } else {
             absorb_token(e, s, &c->results[i]);
+            drawn++;
+        }
         offer(e, s);
     }
+    STATS_ADD(&e->stats, output_tokens, drawn);
 }
 
 static void count_step(struct engine *e, uint64_t ns, uint64_t end_ns)
@@ -407,8 +418,11 @@ static int run_step(struct engine *e, uint64_t *step_ns)
     const struct schedule *c = &e->schedule;
     uint64_t start_ns = engine_now(e);
     int code = 0;
-    if (e->step_end_ns)
-        STATS_OBSERVE(&e->stats, overhead, stats_elapsed(e->step_end_ns, start_ns));
+    if (e->step_end_ns) {
+        e->overhead_ns = stats_elapsed(e->step_end_ns, start_ns);
+        STATS_OBSERVE(&e->stats, overhead, e->overhead_ns);
+    }
+    e->fetched = (struct engine_fetched){0};
     if (c->n_before)
         code = e->ops->copy_blocks(e->gpu, c->before_dst, c->before_src, c->n_before);
     if (!code && c->step.n_rows)
@@ -419,7 +433,7 @@ static int run_step(struct engine *e, uint64_t *step_ns)
     if (code ||
         !c->step.n_rows) /* what an append brought was in the prefix cache: nothing to run */
         return code;
-    schedule_prefetch(c);
+    engine_fetch(e, 1);
     *step_ns = e->step_end_ns - start_ns;
     count_step(e, *step_ns, e->step_end_ns);
     return c->n_copies ? e->ops->copy_blocks(e->gpu, c->copy_dst, c->copy_src, c->n_copies) : 0;

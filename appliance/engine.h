@@ -72,10 +72,12 @@ struct engine_config {
     enum engine_policy policy;
 
     /* promises; 0: off */
-    uint32_t max_itl_us;         /* the gap between two tokens of a stream */
-    uint32_t queue_timeout_ms;   /* of requests that state none */
-    uint32_t timeout_ms;         /* the same, in all */
-    uint32_t max_waiting;        /* requests in the queue */
+    uint32_t max_itl_us;       /* the gap between two tokens of a stream */
+    uint32_t max_step_us;      /* prompts make no step longer, so that nobody who comes waits for a
+                                    long one (schedule.h) */
+    uint32_t queue_timeout_ms; /* of requests that state none */
+    uint32_t timeout_ms;       /* the same, in all */
+    uint32_t max_waiting;      /* requests in the queue */
     uint32_t max_waiting_tokens; /* prompt tokens in the queue */
     uint32_t max_unread;         /* tokens that a client may leave unread: then its requests end */
 
@@ -101,6 +103,9 @@ struct engine_sink {
     uint32_t (*top)(void *context, uint32_t client); /* candidates that a token may have; NULL: 0 */
     void (*put_top)(void *context, uint32_t client, const struct llm_candidate *top,
                     uint32_t n); /* right before the put of the token; NULL where `top` is */
+    /* the n-th completion from now, from 0, will be put soon: its place may come into the caches,
+       and with the first what its publication needs; NULL: they do not */
+    void (*fetch)(void *context, uint32_t client, uint32_t n);
     uint32_t (*domain)(void *context, uint32_t client); /* whose client it is: quotas, sessions and
                                                            the prefix cache go by it; NULL: 0 */
 };
@@ -142,6 +147,9 @@ uint8_t *engine_option_buffer(struct engine *e);
  * too. A cancelled request ends within this call: tokens that the ring has no room for are dropped,
  * and its final counts those that were put. */
 void engine_submit(struct engine *e, uint32_t client, const struct llm_sqe *copy, uint64_t now_ns);
+
+/* Publishes the figures that entries have changed, after any number of them; a step does it too. */
+void engine_publish(struct engine *e);
 
 /* The client is gone: its sequences end without completions; their blocks are free when this
  * returns (no step is in flight between calls). */

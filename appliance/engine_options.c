@@ -131,18 +131,25 @@ static void fill_stops(struct sequence *s, const struct engine *e)
     feed_output(s, e);
 }
 
+static bool has_penalties(const struct gpu_sampling *s)
+{
+    return s->repetition != 1 || s->presence != 0 || s->frequency != 0;
+}
+
 void engine_fill_options(struct sequence *s, const struct engine *e, const struct engine_entry *in)
 {
     s->n_stops = s->n_top = s->withheld = s->stop = s->stop_cut = 0;
+    s->lazy = false;
     if (in->q->op != LLM_OP_GENERATE)
         return;
-    s->n_top = e->options.top;
+    s->n_top = (uint8_t)e->options.top;
     if (s->n_top)
         s->flags |= LLM_SQE_LOGPROBS;
     if (e->options.n_biases)
         fill_biases(s, e);
     if (e->options.n_stops)
         fill_stops(s, e);
+    s->lazy = !s->n_stops && !has_penalties(&s->sampling);
 }
 
 /* ---- stop strings ---- */
@@ -183,7 +190,7 @@ static void stop_here(const struct engine *e, struct sequence *s, uint32_t behin
 bool engine_accept(const struct engine *e, struct sequence *s)
 {
     uint32_t bytes, behind;
-    if (!s->n_stops) {
+    if (s->lazy || !s->n_stops) {
         set_ready(s, s->n_tokens);
         return false;
     }

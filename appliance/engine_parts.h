@@ -1,6 +1,6 @@
 /* engine_parts.h - how the core's files call each other: engine.c (life, steps), engine_submit.c
  * (entries become sequences or refusals), engine_session.c (operations on sessions), engine_time.c
- * (timeouts, deadlines, idle sessions), engine_options.c (what comes in option maps; stop strings). */
+ * (timeouts, deadlines, idle sessions), engine_fetch.c (the caches), engine_options.c (what comes in option maps; stop strings). */
 #ifndef LLMD_ENGINE_PARTS_H
 #define LLMD_ENGINE_PARTS_H
 
@@ -19,6 +19,13 @@ struct engine_reservation {
     uint32_t client, slots;
 };
 
+/* How far engine_fetch is, for the step that runs. */
+struct engine_fetched {
+    uint32_t n;        /* pieces */
+    uint32_t of_owner; /* completions of the client that the last piece was of */
+    uint32_t blocks;   /* that will be taken */
+};
+
 struct engine {
     struct engine_config config; /* config.eog is ours */
     int32_t *eog;                /* (n_eog) ascending */
@@ -35,6 +42,9 @@ struct engine {
     uint8_t option_map[LLM_OPTIONS_MAX]; /* its bytes */
     uint64_t *biased;                    /* (vocab) bits, zero between two entries */
     bool stopping;
+    bool stale; /* entries have changed figures that were not published */
+    struct engine_fetched fetched;
+    uint64_t overhead_ns;   /* between the last two steps */
     uint64_t step_end_ns;   /* when the last step ended, 0 if there was nothing to do after it */
     uint64_t next_timer_ns; /* nothing runs out of time before */
     uint64_t timers_looked_ns;
@@ -54,6 +64,13 @@ void engine_end(struct engine *e, struct sequence *s, int32_t status, enum llm_f
 
 /* What is generated on a session is cancelled with the tokens that were put: no more are offered. */
 void engine_interrupt(struct engine *e, struct sequence *s, uint64_t now_ns);
+
+/* ---- engine_fetch.c ---- */
+
+/* Brings what is touched between the step that runs and the next one into the caches: of what is not
+ * fetched yet one part of `left`. */
+void engine_fetch(struct engine *e, uint32_t left);
+void engine_soon(void *context, uint32_t left); /* the same, for struct gpu_step */
 
 /* ---- engine_submit.c ---- */
 

@@ -338,6 +338,7 @@ void engine_session_entry(struct engine *e, const struct engine_entry *in)
     }
     session_touch(&e->sessions, session, in->now_ns);
     struct sequence *s = session->sequence;
+    sequence_settle(s); /* what runs on it is compared with what comes */
     bool interrupt = q->flags & LLM_SQE_INTERRUPT || q->op == LLM_OP_SESSION_CLOSE;
     if (generates(s) && interrupt)
         deliver_tokens(&e->delivery, s, in->now_ns); /* what was put is what the client has */

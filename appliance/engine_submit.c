@@ -189,7 +189,7 @@ static void fill_times(struct sequence *s, const struct engine_config *c, const 
     s->due_ns = moment(now_ns, 1000, q->deadline_us, 0);
     s->expires_ns = moment(now_ns, 1000000, q->timeout_ms, c->timeout_ms);
     s->queue_expires_ns = moment(now_ns, 1000000, q->queue_timeout_ms, c->queue_timeout_ms);
-    s->max_itl_ns = (uint64_t)q->max_itl_us * 1000;
+    s->max_itl_us = q->max_itl_us;
     if (q->op != LLM_OP_GENERATE)
         s->due_ns = UINT64_MAX;
     if (!engine_carries_tokens(q) || q->op == LLM_OP_SESSION_OPEN || q->op == LLM_OP_SESSION_APPEND)
@@ -198,7 +198,7 @@ static void fill_times(struct sequence *s, const struct engine_config *c, const 
     if (c->policy == ENGINE_FIRST_COME) {
         s->class = 0;
         s->due_ns = UINT64_MAX;
-        s->max_itl_ns = 0;
+        s->max_itl_us = 0;
     }
 }
 
@@ -431,5 +431,5 @@ void engine_submit(struct engine *e, uint32_t client, const struct llm_sqe *copy
         cancel(e, &in);
     else
         take_request(e, &in);
-    engine_publish_gauges(e);
+    e->stale = true;
 }

@@ -25,8 +25,8 @@ int kv_pool_create(struct kv_pool *p, uint32_t n_blocks, struct fail *f)
                     n_blocks, (1u << 31) - 1);
     while (p->n_buckets < n_blocks)
         p->n_buckets *= 2;
-    p->free_stack = calloc(n_blocks, sizeof *p->free_stack);
-    p->blocks = calloc(n_blocks, sizeof *p->blocks);
+    p->free_stack = malloc(n_blocks * sizeof *p->free_stack);
+    p->blocks = malloc(n_blocks * sizeof *p->blocks);
     p->buckets = malloc((size_t)p->n_buckets * sizeof *p->buckets);
     if (!p->free_stack || !p->blocks || !p->buckets) {
         kv_pool_destroy(p);
@@ -37,6 +37,7 @@ int kv_pool_create(struct kv_pool *p, uint32_t n_blocks, struct fail *f)
         return fail(f, -EIO, "the kernel gave no random bytes for the prefix cache");
     }
     memset(p->buckets, 0xff, (size_t)p->n_buckets * sizeof *p->buckets);
+    memset(p->blocks, 0, (size_t)n_blocks * sizeof *p->blocks); /* no page is missing later */
     p->n_blocks = p->n_free = n_blocks;
     for (uint32_t i = 0; i < n_blocks; i++)
         p->free_stack[i] = n_blocks - 1 - i;
@@ -134,6 +135,14 @@ void kv_pool_forget(struct kv_pool *p, uint32_t block)
     p->free_stack[p->n_free - p->n_cached - 1] = block;
 }
 
+void kv_pool_evict_ahead(struct kv_pool *p, uint32_t n, uint32_t most)
+{
+    for (; most && p->n_cached && p->n_free - p->n_cached < n; most--) {
+        kv_pool_forget(p, p->oldest);
+        p->evictions++;
+    }
+}
+
 /* ---- counts ---- */
 
 uint32_t kv_pool_alloc(struct kv_pool *p)
@@ -183,6 +192,18 @@ uint32_t kv_pool_refs(const struct kv_pool *p, uint32_t block)
 {
     assert(block < p->n_blocks);
     return p->blocks[block].refs;
+}
+
+void kv_pool_fetch(const struct kv_pool *p, uint32_t block)
+{
+    __builtin_prefetch(&p->blocks[block], 1);
+}
+
+void kv_pool_fetch_free(const struct kv_pool *p, uint32_t n)
+{
+    uint32_t n_free = p->n_free - p->n_cached;
+    if (n < n_free)
+        kv_pool_fetch(p, p->free_stack[n_free - 1 - n]);
 }
 
 bool kv_pool_writable(const struct kv_pool *p, uint32_t block)

@@ -7,7 +7,7 @@
  *    +---------------------------+                  unref(last)|  | ref, find + ref
  *    ^                                                         v  |
  *    +------------------------------------------------------  CACHED  (in LRU order)
- *            alloc, where no block is FREE; forget
+ *            alloc, where no block is FREE; evict_ahead, forget
  *
  * A full block is found by its chain hash: 128 bits over the hash of the block before it and the
  * block's own tokens; the first one's parent is a root that names everything else that decides its
@@ -49,7 +49,7 @@ struct kv_pool {
     uint32_t n_buckets;
     uint32_t oldest, newest; /* ends of the LRU list, or KV_NO_BLOCK */
     uint64_t key[4];         /* of the hash */
-    uint64_t evictions;      /* cached blocks that alloc took */
+    uint64_t evictions;      /* cached blocks that alloc took, or that were evicted ahead of it */
 };
 
 /* 0; -EINVAL for no blocks, -ENOMEM, or the code of getrandom. */
@@ -82,6 +82,14 @@ bool kv_pool_publish(struct kv_pool *p, uint32_t block, struct kv_hash hash);
 uint32_t kv_pool_find(const struct kv_pool *p, struct kv_hash hash);
 /* Findable no longer: a cached one becomes free. Harmless on others. */
 void kv_pool_forget(struct kv_pool *p, uint32_t block);
+
+/* Brings what the pool knows of a block, or of the n-th (from 0) that alloc will hand out, into the
+ * caches. */
+void kv_pool_fetch(const struct kv_pool *p, uint32_t block);
+void kv_pool_fetch_free(const struct kv_pool *p, uint32_t n);
+/* Evicts cached blocks, at most `most`, until n blocks are free that are not: what the next allocs
+ * would do, before they come. */
+void kv_pool_evict_ahead(struct kv_pool *p, uint32_t n, uint32_t most);
 
 /* Blocks that hold `tokens` tokens. */
 static inline uint32_t kv_blocks_for(uint32_t tokens)

@@ -346,6 +346,7 @@ static int make_core(struct appliance *a, struct fail *f)
                                    .numerics_id = a->numerics_id,
                                    .text = &a->text,
                                    .max_itl_us = a->o.max_itl_ms * 1000,
+                                   .max_step_us = a->o.max_step_ms * 1000,
                                    .queue_timeout_ms = a->o.queue_timeout_ms,
                                    .timeout_ms = a->o.timeout_ms,
                                    .max_waiting =

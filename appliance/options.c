@@ -78,6 +78,10 @@ const struct option options_table[] = {
      "a client that leaves more tokens unread loses its requests; 0: never", "65536"},
     {"max-itl-ms", NUMBER, FIELD(max_itl_ms), 0, 60000, "N",
      "promised gap between two tokens of a stream, milliseconds; 0: none", "0"},
+    {"max-step-ms", NUMBER, FIELD(max_step_ms), 0, 60000, "N",
+     "prompts make no step longer, so that nobody waits for a long one, milliseconds; 0: any "
+     "length",
+     "100"},
     {"queue-timeout-ms", NUMBER, FIELD(queue_timeout_ms), 0, DAY_MS, "N",
      "how long requests wait that state no limit themselves; 0: any time", "0"},
     {"timeout-ms", NUMBER, FIELD(timeout_ms), 0, DAY_MS, "N",
@@ -585,6 +589,7 @@ static void set_defaults(struct options *o)
                           .prefix_caching = true,
                           .max_sessions = 64,
                           .session_idle_s = 300,
+                          .max_step_ms = 100,
                           .io_cpu = OPTIONS_NO_CPU,
                           .log_level = LOG_LEVEL_INFO};
 }

@@ -51,6 +51,7 @@ struct options {
 
     /* promises; 0: off, unless said otherwise */
     uint32_t max_itl_ms, queue_timeout_ms, timeout_ms;
+    uint32_t max_step_ms; /* 100 */
     uint32_t max_waiting; /* 0: max_requests */
     uint32_t max_waiting_tokens;
     uint32_t max_unread_tokens; /* 65536 */

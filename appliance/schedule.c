@@ -28,8 +28,10 @@ static bool allocate(struct schedule *c, uint32_t rows, uint32_t seqs)
     c->outputs = calloc(rows, sizeof *c->outputs);
     c->results = calloc(rows, sizeof *c->results);
     c->output_of = calloc(rows, sizeof *c->output_of);
+    c->output_key = calloc(rows, sizeof *c->output_key);
     return c->running && c->turns && c->ended && c->seqs && c->before_dst && c->before_src &&
-           c->copy_dst && c->copy_src && c->tokens && c->outputs && c->results && c->output_of;
+           c->copy_dst && c->copy_src && c->tokens && c->outputs && c->results && c->output_of &&
+           c->output_key;
 }
 
 int schedule_create(struct schedule *c, const struct engine_config *config, struct stats *stats,
@@ -68,28 +70,8 @@ void schedule_destroy(struct schedule *c)
     free(c->outputs);
     free(c->results);
     free(c->output_of);
+    free(c->output_key);
     *c = (struct schedule){0};
-}
-
-/* ---- the caches ---- */
-
-static void prefetch(const void *at, size_t bytes)
-{
-    enum { LINE = 64 };
-    for (size_t i = 0; i < bytes; i += LINE)
-        __builtin_prefetch((const char *)at + i, 1);
-}
-
-void schedule_prefetch(const struct schedule *c)
-{
-    for (uint32_t i = 0; i < c->n_running; i++)
-        prefetch(c->running[i], SEQUENCE_HOT);
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        const struct sequence *s = c->running[i];
-        prefetch(s->tokens + s->n_tokens, 1);
-        if (s->flags & LLM_SQE_LOGPROBS)
-            prefetch(s->logprobs + s->n_tokens, 1);
-    }
 }
 
 /* ---- the queue ---- */
@@ -137,9 +119,21 @@ void schedule_dismiss_followers(struct schedule *c, struct sequence *leader)
 
 /* ---- the running set ---- */
 
+/* What a stream had put off until its turn. */
+static void catch_up(struct schedule *c, struct sequence *s)
+{
+    if (s->state != SEQUENCE_DECODE)
+        return;
+    sequence_settle(s);
+    schedule_publish(c, s);
+    if (s->n_computed > s->was_computed)
+        s->was_computed = s->n_computed;
+}
+
 void schedule_leave_running(struct schedule *c, struct sequence *s)
 {
     uint32_t i = 0;
+    catch_up(c, s);
     while (i < c->n_running && c->running[i] != s)
         i++;
     assert(i < c->n_running);

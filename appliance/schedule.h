@@ -7,9 +7,12 @@
  *      (max_itl) only as many rows as the cost model (cost.h) expects to fit into it; where none
  *      does, a block's rows every few steps: a promise that cannot be kept starves nobody.
  *      Every QUEUE_AGEING-th time the running prompt that was admitted first goes first. Who is
- *      admitted for its age gets a block's rows at once, the rest by the order. A step that brings
- *      a first token is not made twice as long as that prompt alone would have taken by prompts of
- *      owners that run many times as much.
+ *      admitted for its age gets a block's rows at once, the rest by the order.
+ *      Where a length of steps is stated (max_step), prompts get rows as long as the step is
+ *      expected to stay below it; but four blocks' always, and as long a time as the decodes.
+ *      A step that brings a first token is not made half as long again as that prompt alone would
+ *      have taken for owners that run many times as much: neither by their prompts, nor by their
+ *      decodes, some of which wait a step unless their gap is promised.
  * Where decodes alone would fill every step, every second one leaves a quarter of its rows to
  * prompts: else a few long answers would keep all others waiting.
  *
@@ -28,7 +31,8 @@
  *   3. A step has at most one output for each row of the budget (a fork costs a row of it).
  *   4. Only blocks that nobody else has and that cannot be found are written: a partial block that
  *      is shared is copied first, or its rows are computed again.
- *   5. A block becomes findable when it is full and its tokens are accepted.
+ *   5. A block becomes findable when it is full and its tokens are accepted: with the step, or, of
+ *      one that decodes, within SEQUENCE_TAIL steps or when it leaves the running set.
  *   6. Nothing here allocates after schedule_create.
  */
 #ifndef LLMD_SCHEDULE_H
@@ -56,16 +60,21 @@ struct schedule {
     uint64_t admissions;    /* so far */
     uint64_t served;        /* admission number of the decode that was served last */
     bool prompts_turn;      /* the last full step left rows to prompts */
-    uint32_t prompt_steps;  /* that had running prompts */
+    uint32_t prompt_steps;  /* that had running prompts since the oldest of them went first */
     uint32_t starved;       /* steps in a row whose promise left no row to a prompt */
     struct cost cost;
 
     /* the step */
     uint64_t now_ns;
+    uint32_t n_decodes;          /* of what ran when it began to be formed */
+    bool has_prompts;            /* the rest of it */
     uint32_t budget;             /* rows left */
     uint64_t promise_ns;         /* the step may take so long; UINT64_MAX: any time */
-    uint64_t brief_ns;           /* the same for prompts of owners that run much more than */
+    uint64_t limit_ns;           /* the same for want of a promise: max_step, or more */
+    uint64_t brief_ns;           /* the same for owners that run much more than */
     uint32_t brief_running;      /* this: the step brings the first token of another one */
+    uint32_t n_spared;           /* decodes that wait a step for it */
+    uint64_t spared;             /* admission number of the last one */
     struct cost_shape shape;     /* as planned, then as emitted */
     struct gpu_step step;        /* points to the arrays below */
     int32_t *tokens;             /* (max_num_batched_tokens) */
@@ -73,6 +82,9 @@ struct schedule {
     struct gpu_output *outputs;  /* (max_num_batched_tokens) */
     struct gpu_result *results;  /* (max_num_batched_tokens) */
     struct sequence **output_of; /* (max_num_batched_tokens) */
+    uint64_t *output_key;        /* (max_num_batched_tokens) the admission whose draw outputs[i] is;
+                                    0: another output */
+    uint64_t n_advances;         /* steps so far: whose turn it is (schedule_advance) */
     struct sequence *next;       /* of the queue, as long as it has not changed since */
     uint32_t next_changes;
     struct sequence **turns;           /* (max_num_seqs) scratch: in the order of their turn */
@@ -96,10 +108,6 @@ void schedule_enqueue(struct schedule *c, struct sequence *s);
  * prompt. */
 void schedule_follow(struct schedule *c, struct sequence *leader, struct sequence *s);
 
-/* A step of the backend has swept the caches: fetches what is needed of all that runs, many lines at
- * a time instead of one after the other. */
-void schedule_prefetch(const struct schedule *c);
-
 /* Forms c->step: at least one row if anything runs or waits and is allowed to. */
 void schedule_form(struct schedule *c, uint64_t now_ns);
 
@@ -107,6 +115,10 @@ void schedule_form(struct schedule *c, uint64_t now_ns);
  * their blocks, full blocks become findable. Sessions that only had tokens appended and are done
  * are in `ended`. To be called before the results are looked at. */
 void schedule_advance(struct schedule *c, uint64_t step_ns);
+
+/* True if the end of the step that is formed or runs sees to the history of s, too: once in
+ * SEQUENCE_TAIL steps. */
+bool schedule_has_turn(const struct schedule *c, const struct sequence *s);
 
 /* Takes a sequence out of queue or running set, state ENDING, and gives its blocks back; one of a
  * session keeps them as a lease. */

@@ -4,25 +4,42 @@
 
 #include "schedule_parts.h"
 
-static struct gpu_output *emit_output(struct schedule *c, struct sequence *s, uint32_t row,
-                                      uint32_t position, int32_t target)
+/* The next output. While a sequence runs its draws differ in the position alone: what the last step
+ * left in the same place is not written again. */
+static struct gpu_output *next_output(struct schedule *c, struct sequence *s, bool draws)
 {
     uint32_t i = c->step.n_outputs++;
+    uint64_t key = draws ? s->admission : 0;
     assert(i < c->config->max_num_batched_tokens);
-    c->outputs[i] = (struct gpu_output){
-        .row = row, .target = target, .position = position, .sampling = s->sampling};
+    if (!draws || c->output_key[i] != key)
+        c->outputs[i] =
+            (struct gpu_output){.target = -1, .sampling = s->sampling, .n_prompt = s->n_prompt};
+    c->output_key[i] = key;
     c->output_of[i] = s;
     return &c->outputs[i];
 }
 
 static void emit_draw(struct schedule *c, struct sequence *s, uint32_t row)
 {
-    struct gpu_output *o = emit_output(c, s, row, s->n_tokens, -1);
-    o->history = s->tokens;
-    o->n_prompt = s->n_prompt;
-    o->n_history = s->n_tokens;
-    o->n_top = s->n_top;
-    o->top = s->n_top ? sequence_top(s, s->n_tokens - s->base) : NULL;
+    struct gpu_output *o = next_output(c, s, true);
+    o->row = row;
+    o->position = s->n_tokens;
+    if (!s->lazy) {
+        o->history = s->tokens;
+        o->n_history = s->n_tokens;
+    }
+    if (s->n_top) {
+        o->n_top = s->n_top;
+        o->top = sequence_top(s, s->n_tokens - s->base);
+    }
+}
+
+static void emit_score(struct schedule *c, struct sequence *s, uint32_t row, uint32_t position)
+{
+    struct gpu_output *o = next_output(c, s, false);
+    o->row = row;
+    o->position = position;
+    o->target = s->tokens[position];
 }
 
 /* Every row of what is scored says something of the token behind it, unless that was said before a
@@ -32,7 +49,7 @@ static void emit_scores(struct schedule *c, struct sequence *s, uint32_t first_r
     for (uint32_t i = 0; i < s->rows; i++) {
         uint32_t position = s->n_computed + i + 1;
         if (position >= s->ready)
-            emit_output(c, s, first_row + i, position, s->tokens[position]);
+            emit_score(c, s, first_row + i, position);
     }
 }
 
@@ -81,6 +98,18 @@ static bool writes_its_own(const struct schedule *c, const struct sequence *s)
     return true;
 }
 
+/* The tokens of its rows. */
+static void copy_inputs(struct schedule *c, const struct sequence *s, uint32_t first_row)
+{
+    if (s->lazy && s->state == SEQUENCE_DECODE) {
+        assert(s->rows == 1 && s->n_computed + 1 == s->n_tokens);
+        c->tokens[first_row] = s->tail[s->n_computed % SEQUENCE_TAIL];
+        return;
+    }
+    assert(!s->n_tail);
+    memcpy(c->tokens + first_row, s->tokens + s->n_computed, s->rows * sizeof *c->tokens);
+}
+
 static void emit_rows(struct schedule *c, struct sequence *s)
 {
     uint32_t first_row = c->step.n_rows;
@@ -91,7 +120,7 @@ static void emit_rows(struct schedule *c, struct sequence *s)
                                                  .first_row = first_row,
                                                  .n_rows = s->rows,
                                                  .rope_len = declared_length(s)};
-    memcpy(c->tokens + first_row, s->tokens + s->n_computed, s->rows * sizeof *c->tokens);
+    copy_inputs(c, s, first_row);
     c->step.n_rows += s->rows;
     count_rows(c, s);
     if (sequence_scores(s))
@@ -109,10 +138,12 @@ static void emit_all(struct schedule *c, enum sequence_state state)
 
 void schedule_emit(struct schedule *c)
 {
+    bool prompts = c->shape.prefill_rows; /* of what was admitted, too */
     c->step.n_rows = c->step.n_seqs = c->step.n_outputs = 0;
     c->shape = (struct cost_shape){0};
     emit_all(c, SEQUENCE_DECODE);
-    emit_all(c, SEQUENCE_PREFILL);
+    if (c->has_prompts || prompts)
+        emit_all(c, SEQUENCE_PREFILL);
     c->decode_rows = c->shape.decode_rows;
     c->prefill_rows = c->shape.prefill_rows;
 }
@@ -122,8 +153,13 @@ void schedule_form(struct schedule *c, uint64_t now_ns)
     c->now_ns = now_ns;
     c->budget = c->config->max_num_batched_tokens;
     c->n_copies = c->n_before = 0;
-    for (uint32_t i = 0; i < c->n_running; i++)
-        c->running[i]->rows = c->running[i]->n_forks = 0;
+    c->n_decodes = 0;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        struct sequence *s = c->running[i];
+        s->rows = s->n_forks = 0;
+        c->n_decodes += s->state == SEQUENCE_DECODE;
+    }
+    c->has_prompts = c->n_decodes < c->n_running;
     schedule_plan(c);
     schedule_emit(c);
 }
@@ -158,11 +194,14 @@ static void count_again(struct schedule *c, struct sequence *s)
 
 static void advance(struct schedule *c, struct sequence *s)
 {
-    count_again(c, s);
+    bool decodes = s->state == SEQUENCE_DECODE;
+    if (!decodes)
+        count_again(c, s);
     s->n_computed += s->rows;
     s->owner->served += s->rows;
     s->rows = 0;
-    schedule_publish(c, s);
+    if (!decodes)
+        schedule_publish(c, s);
     if (s->op == LLM_OP_GENERATE && s->n_computed == s->n_tokens)
         s->state = SEQUENCE_DECODE;
     if (s->op == LLM_OP_CHOOSE && s->n_computed >= s->n_prompt - 1)
@@ -170,6 +209,34 @@ static void advance(struct schedule *c, struct sequence *s)
     for (uint32_t k = 0, at = 0; k < s->n_forks; k++)
         adopt_prompt(c, s, next_fork(c, s, &at));
     s->n_forks = 0;
+}
+
+/* Streams that began together fill their blocks in the same step. Each is seen to in its turn: then
+ * its tail goes into the history, and what is full becomes findable. */
+bool schedule_has_turn(const struct schedule *c, const struct sequence *s)
+{
+    return s->state == SEQUENCE_DECODE && (s->admission + c->n_advances) % SEQUENCE_TAIL == 0;
+}
+
+/* What a crowd of streams takes in one step is made free in turns, too, up to the watermark. */
+static void make_room(struct schedule *c)
+{
+    uint32_t ahead = c->n_running - c->n_running % SEQUENCE_TAIL;
+    kv_pool_evict_ahead(&c->pool, ahead < c->watermark ? ahead : c->watermark,
+                        c->n_running / SEQUENCE_TAIL + 1);
+}
+
+static void take_turns(struct schedule *c)
+{
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        struct sequence *s = c->running[i];
+        if (!schedule_has_turn(c, s))
+            continue;
+        sequence_settle(s);
+        schedule_publish(c, s);
+    }
+    make_room(c);
+    c->n_advances++;
 }
 
 /* Appends to sessions bring no output: they end here. */
@@ -191,5 +258,6 @@ void schedule_advance(struct schedule *c, uint64_t step_ns)
         cost_observe(&c->cost, &c->shape, step_ns);
     for (uint32_t i = 0; i < c->n_running; i++)
         advance(c, c->running[i]);
+    take_turns(c);
     end_appends(c);
 }

@@ -6,23 +6,19 @@
 enum {
     STARVED_STEPS = 4, /* a promise may leave prompts nothing for so many steps */
     PROMISE_PERCENT =
-        90,   /* of the promised gap is planned; the rest is for what cannot be foreseen */
-    CROWD = 4 /* an owner that runs more than so many times as much as another can wait a step */
+        90,    /* of the promised gap is planned; the rest is for what cannot be foreseen */
+    CROWD = 4, /* an owner that runs more than so many times as much as another can wait a step */
+    BRIEF_PERCENT = 150, /* of what a prompt takes alone: the step that brings its first token */
+    LIMIT_ROWS = 4 * GPU_KV_BLOCK, /* prompts get so many whatever a step shall take */
+    LIMIT_REST = 2 * GPU_KV_BLOCK, /* and a prompt its last ones, rather than a step of their own */
+    POSTPONED = 3                  /* the oldest running prompt waits so many further steps */
 };
 
 /* ---- decodes ---- */
 
-static uint32_t count_decodes(const struct schedule *c)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_running; i++)
-        n += c->running[i]->state == SEQUENCE_DECODE;
-    return n;
-}
-
 static bool prompts_want_rows(struct schedule *c)
 {
-    return count_decodes(c) < c->n_running ||
+    return c->has_prompts ||
            (c->queue.n && c->n_running < c->config->max_num_seqs && schedule_blocks_allow(c, 1));
 }
 
@@ -31,7 +27,7 @@ static bool prompts_want_rows(struct schedule *c)
 static uint32_t decode_share(struct schedule *c)
 {
     uint32_t quarter = (c->budget + 3) / 4;
-    if (count_decodes(c) < c->budget || !prompts_want_rows(c))
+    if (c->n_decodes < c->budget || !prompts_want_rows(c))
         return c->budget;
     c->prompts_turn = !c->prompts_turn;
     return c->prompts_turn ? c->budget - quarter : c->budget;
@@ -41,13 +37,13 @@ static uint32_t decode_share(struct schedule *c)
  * the last that was served. */
 static uint32_t decode_turns(struct schedule *c, uint32_t share)
 {
-    uint32_t n = count_decodes(c), start = 0;
-    if (n > share)
+    uint32_t n = 0, start = 0;
+    if (c->n_decodes > share)
         while (start < c->n_running && c->running[start]->admission <= c->served)
             start++;
-    n = 0;
     for (uint32_t i = 0; i < c->n_running; i++) {
-        struct sequence *s = c->running[(start + i) % c->n_running];
+        start = start < c->n_running ? start : 0;
+        struct sequence *s = c->running[start++];
         if (s->state == SEQUENCE_DECODE)
             c->turns[n++] = s;
     }
@@ -56,8 +52,8 @@ static uint32_t decode_turns(struct schedule *c, uint32_t share)
 
 static uint64_t promise_of(const struct schedule *c, const struct sequence *s)
 {
-    uint64_t ns = s->max_itl_ns ? s->max_itl_ns : (uint64_t)c->config->max_itl_us * 1000;
-    return ns ? ns / 100 * PROMISE_PERCENT : UINT64_MAX;
+    uint64_t us = s->max_itl_us ? s->max_itl_us : c->config->max_itl_us;
+    return us ? us * 10 * PROMISE_PERCENT : UINT64_MAX;
 }
 
 static void plan_decodes(struct schedule *c, uint32_t share)
@@ -120,11 +116,39 @@ static void add_prefill(struct cost_shape *shape, uint32_t pos, uint32_t rows)
     shape->prefill_context += (uint64_t)rows * pos + (uint64_t)rows * (rows + 1) / 2;
 }
 
+/* An owner that runs much more than the one whose first token the step brings. */
+static bool in_crowd(const struct schedule *c, const struct sequence *s)
+{
+    return s->owner->n_running > CROWD * c->brief_running;
+}
+
 /* What the step may take, for a chunk of s. */
 static uint64_t time_for(const struct schedule *c, const struct sequence *s)
 {
-    bool crowd = s->owner->n_running > CROWD * c->brief_running;
-    return crowd && c->brief_ns < c->promise_ns ? c->brief_ns : c->promise_ns;
+    return in_crowd(c, s) && c->brief_ns < c->promise_ns ? c->brief_ns : c->promise_ns;
+}
+
+/* What the decodes leave of a step: at least as much as they take. */
+static uint64_t limit_of(const struct schedule *c, const struct cost_shape *decodes)
+{
+    uint64_t limit_ns = (uint64_t)c->config->max_step_us * 1000;
+    if (!limit_ns || c->config->policy == ENGINE_FIRST_COME)
+        return UINT64_MAX;
+    uint64_t twice_ns = decodes->decode_rows ? 2 * cost_predict(&c->cost, decodes) : 0;
+    return twice_ns > limit_ns ? twice_ns : limit_ns;
+}
+
+/* Of `rows` at that position those that keep the step within its length, or that it has to bear. */
+static uint32_t rows_within_limit(const struct schedule *c, const struct cost_shape *shape,
+                                  uint32_t pos, uint32_t rows, uint64_t limit_ns)
+{
+    uint32_t least = shape->prefill_rows < LIMIT_ROWS ? LIMIT_ROWS - shape->prefill_rows : 0;
+    if (limit_ns == UINT64_MAX || rows <= least)
+        return rows;
+    uint32_t fit = cost_rows_within(&c->cost, shape, pos, rows, limit_ns);
+    if (fit && rows - fit <= LIMIT_REST)
+        return rows;
+    return fit > least ? fit : least;
 }
 
 /* Rows that a prompt at that position may have of the step. */
@@ -136,6 +160,7 @@ static uint32_t rows_allowed(const struct schedule *c, const struct sequence *s)
         rows = chunk;
     if (rows > c->budget)
         rows = c->budget;
+    rows = rows_within_limit(c, &c->shape, s->n_computed, rows, c->limit_ns);
     if (ns == UINT64_MAX)
         return rows;
     uint32_t fit = cost_rows_within(&c->cost, &c->shape, s->n_computed, rows, ns);
@@ -144,15 +169,16 @@ static uint32_t rows_allowed(const struct schedule *c, const struct sequence *s)
     return rows < GPU_KV_BLOCK ? rows : (uint32_t)GPU_KV_BLOCK;
 }
 
-/* A step that brings the first token of s shall not take twice the time that s alone would have
- * taken for the sake of owners that run much more: they had their turn and will have it again. */
+/* A step that brings the first token of s shall not take much more than the time that s alone would
+ * have taken for the sake of owners that run much more: they had their turn and will have it
+ * again. */
 static void keep_brief(struct schedule *c, const struct sequence *s)
 {
     struct cost_shape alone = {0};
     if (s->op != LLM_OP_GENERATE || s->t_first || c->config->policy == ENGINE_FIRST_COME)
         return;
     add_prefill(&alone, s->n_tokens - s->rows, s->rows);
-    uint64_t ns = 2 * cost_predict(&c->cost, &alone);
+    uint64_t ns = cost_predict(&c->cost, &alone) / 100 * BRIEF_PERCENT;
     if (ns < c->brief_ns)
         c->brief_ns = ns;
     if (s->owner->n_running < c->brief_running)
@@ -179,19 +205,18 @@ static void plan_chunk(struct schedule *c, struct sequence *s, uint32_t most)
         plan_forks(c, s);
 }
 
-/* Of the running prompts the one that was admitted first goes first from time to time: what is more
- * urgent would else take all rows for ever. */
-static bool oldest_first(struct schedule *c)
-{
-    return c->config->policy == ENGINE_FAIR && ++c->prompt_steps % QUEUE_AGEING == 0;
-}
-
-static void move_oldest_first(struct schedule *c, uint32_t n)
+/* Among the n in c->turns. */
+static uint32_t oldest_of(const struct schedule *c, uint32_t n)
 {
     uint32_t at = 0;
     for (uint32_t i = 1; i < n; i++)
         if (c->turns[i]->admission < c->turns[at]->admission)
             at = i;
+    return at;
+}
+
+static void move_to_front(struct schedule *c, uint32_t at)
+{
     struct sequence *oldest = c->turns[at];
     for (; at; at--)
         c->turns[at] = c->turns[at - 1];
@@ -202,6 +227,8 @@ static void move_oldest_first(struct schedule *c, uint32_t n)
 static uint32_t sort_prefills(struct schedule *c, const struct queue_least *least)
 {
     uint32_t n = 0;
+    if (!c->has_prompts)
+        return 0;
     for (uint32_t i = 0; i < c->n_running; i++) {
         struct sequence *s = c->running[i];
         if (s->state != SEQUENCE_PREFILL || s->fork)
@@ -261,6 +288,32 @@ static struct sequence *next_waiting(struct schedule *c)
     return c->next && rows_allowed(c, c->next) ? c->next : NULL;
 }
 
+/* Among those who wait or have the first of the running prompts: somebody who runs much less than the
+ * owner of s. */
+static bool somebody_modest(const struct schedule *c, const struct sequence *s)
+{
+    uint32_t least = c->turns[0]->owner->n_running;
+    LIST_EACH (at, &c->queue.hungry) {
+        uint32_t n = LIST_OF(at, struct sequence_owner, hungry)->n_running + 1;
+        least = n < least ? n : least;
+    }
+    return s->owner->n_running > CROWD * least;
+}
+
+/* Of the running prompts the one that was admitted first goes first from time to time: what is more
+ * urgent would else take all rows for ever. A crowd's lets somebody modest pass, a few times. */
+static bool oldest_goes_first(struct schedule *c, uint32_t n)
+{
+    uint32_t at = oldest_of(c, n);
+    if (c->config->policy != ENGINE_FAIR || ++c->prompt_steps < QUEUE_AGEING)
+        return false;
+    if (c->prompt_steps < QUEUE_AGEING + POSTPONED && somebody_modest(c, c->turns[at]))
+        return false;
+    c->prompt_steps = 0;
+    move_to_front(c, at);
+    return true;
+}
+
 /* True if the running r goes before the waiting w. */
 static bool runs_first(const struct schedule *c, const struct sequence *r, const struct sequence *w,
                        const struct queue_least *least)
@@ -284,10 +337,8 @@ static void plan_prompts(struct schedule *c)
     uint32_t n = sort_prefills(c, &least), i = 0;
     bool closed = false;                    /* nobody is admitted any more */
     c->next_changes = c->queue.changes - 1; /* owners were served since the last step */
-    if (n && oldest_first(c)) {
-        move_oldest_first(c, n);
+    if (n && oldest_goes_first(c, n))
         plan_chunk(c, c->turns[i++], UINT32_MAX);
-    }
     while (c->budget) {
         while (i < n && (c->turns[i]->state != SEQUENCE_PREFILL || c->turns[i]->rows))
             i++; /* was preempted meanwhile, maybe admitted again */
@@ -305,19 +356,72 @@ static void plan_prompts(struct schedule *c)
     }
 }
 
+/* ---- sparing ---- */
+
+static bool can_wait(const struct schedule *c, const struct sequence *s)
+{
+    return s->state == SEQUENCE_DECODE && s->rows && in_crowd(c, s) &&
+           promise_of(c, s) == UINT64_MAX;
+}
+
+static void spare(struct schedule *c, struct sequence *s)
+{
+    c->shape.decode_rows -= s->rows;
+    c->shape.decode_context -= s->n_tokens;
+    c->budget += s->rows;
+    s->rows = 0;
+    c->n_spared++;
+    c->spared = s->admission;
+}
+
+static uint32_t count_waiters(const struct schedule *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        n += can_wait(c, c->running[i]);
+    return n;
+}
+
+/* Streams of the crowd wait a step, those first that did not last time, until the step is as brief
+ * as it should be; a quarter of them does not. */
+static void spare_decodes(struct schedule *c)
+{
+    uint32_t start = 0;
+    c->n_spared = 0;
+    if (c->brief_ns == UINT64_MAX || cost_predict(&c->cost, &c->shape) <= c->brief_ns)
+        return;
+    while (start < c->n_running && c->running[start]->admission <= c->spared)
+        start++;
+    uint32_t most = count_waiters(c) * 3 / 4;
+    for (uint32_t i = 0; i < c->n_running && c->n_spared < most; i++) {
+        struct sequence *s = c->running[(start + i) % c->n_running];
+        if (can_wait(c, s))
+            spare(c, s);
+        if (cost_predict(&c->cost, &c->shape) <= c->brief_ns)
+            return;
+    }
+}
+
+static void count_decode_rows(struct schedule *c)
+{
+    for (uint32_t i = 0; i < c->n_running; i++)
+        if (c->running[i]->rows) {
+            c->shape.decode_rows++;
+            c->shape.decode_context += c->running[i]->n_tokens;
+        }
+}
+
 void schedule_plan(struct schedule *c)
 {
     c->shape = (struct cost_shape){0};
     c->promise_ns = c->brief_ns = UINT64_MAX;
     c->brief_running = UINT32_MAX / CROWD;
     plan_decodes(c, decode_share(c));
-    for (uint32_t i = 0; i < c->n_running; i++)
-        if (c->running[i]->rows) {
-            c->shape.decode_rows++;
-            c->shape.decode_context += c->running[i]->n_tokens;
-        }
-    bool wanted = c->queue.n || count_decodes(c) < c->n_running;
+    count_decode_rows(c);
+    c->limit_ns = limit_of(c, &c->shape);
+    bool wanted = c->queue.n || c->has_prompts;
     plan_prompts(c);
+    spare_decodes(c);
     c->starved = wanted && !c->shape.prefill_rows ? c->starved + 1 : 0;
     if (c->budget == c->config->max_num_batched_tokens) /* the prompts found no blocks */
         plan_decodes(c, c->budget);
@@ -369,6 +473,7 @@ static uint32_t rows_of_a_step(const struct schedule *c, const struct cost_shape
 {
     uint32_t rows = c->config->max_num_batched_tokens;
     rows = rows > decodes->decode_rows ? rows - decodes->decode_rows : 1;
+    rows = rows_within_limit(c, decodes, 0, rows, limit_of(c, decodes));
     if (!decodes->decode_rows || !c->config->max_itl_us)
         return rows;
     uint64_t promise_ns = (uint64_t)c->config->max_itl_us * 10 * PROMISE_PERCENT;

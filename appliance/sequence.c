@@ -9,7 +9,7 @@
 
 #include "kv_pool.h"
 
-enum { BUCKETS_MAX = 4096, STRIDE_ALIGN = 64 };
+enum { BUCKETS_MAX = 4096, STRIDE_ALIGN = 64, HUGE_PAGE = 2 << 20, TOUCHED_SLOTS = 256 };
 
 /* What a generation may bring in its option map. */
 struct slot_options {
@@ -27,8 +27,7 @@ static struct list *bucket_of(const struct sequence_table *t, uint32_t client)
 /* One mapping for all histories: address space now, pages when a slot uses them. */
 static int map_memory(struct sequence_table *t, struct fail *f)
 {
-    t->stride = (uint64_t)t->max_len * (sizeof(int32_t) + sizeof(float)) +
-                (uint64_t)kv_blocks_for(t->max_len) * sizeof(uint32_t);
+    t->stride = (uint64_t)t->max_len * (sizeof(int32_t) + sizeof(float));
     t->stride = (t->stride + 7) & ~(uint64_t)7;
     t->stride += (uint64_t)(t->max_len / GPU_KV_BLOCK) * sizeof(struct kv_hash);
     t->stride += sizeof(struct slot_options);
@@ -50,14 +49,49 @@ static int map_memory(struct sequence_table *t, struct fail *f)
     return 0;
 }
 
+/* The first tokens and hashes of the slots that are used first: no step has to wait for the kernel
+ * to bring their pages. */
+static void touch_histories(struct sequence_table *t)
+{
+    for (uint32_t i = 0; i < t->max_requests && i < TOUCHED_SLOTS; i++) {
+        *(volatile int32_t *)t->slots[i].tokens = 0;
+        *(volatile uint64_t *)&t->slots[i].hashes->low = 0;
+    }
+}
+
+/* Slots and block tables: every step looks at those of all that run, with nothing of them in the
+ * caches. On a huge page they need one translation instead of one each. The first pages are touched
+ * now: a step shall not wait until the kernel has cleared one. */
+static int map_slots(struct sequence_table *t, struct fail *f)
+{
+    uint64_t slots_end = (uint64_t)t->max_requests * sizeof *t->slots;
+    uint64_t tables = (uint64_t)t->max_requests * kv_blocks_for(t->max_len) * sizeof *t->tables;
+    t->slots_bytes = slots_end + tables + HUGE_PAGE - 1;
+    t->slots_bytes -= t->slots_bytes % HUGE_PAGE;
+    t->slots_memory = mmap(NULL, t->slots_bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (t->slots_memory == MAP_FAILED) {
+        t->slots_memory = NULL;
+        return fail(f, -ENOMEM, "no memory for %u requests of %u tokens: lower one",
+                    t->max_requests, t->max_len);
+    }
+    uintptr_t at = ((uintptr_t)t->slots_memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
+    madvise((void *)at, t->slots_bytes, MADV_HUGEPAGE); /* may fail: then small pages it is */
+    t->slots = (void *)at;
+    t->tables = (void *)(at + slots_end);
+    memset(t->slots, 0, slots_end);
+    memset(t->tables, 0, tables < HUGE_PAGE ? tables : HUGE_PAGE);
+    return 0;
+}
+
 static void bind_slot(struct sequence_table *t, uint32_t slot)
 {
     struct sequence *s = &t->slots[slot];
     uint8_t *at = t->memory + t->stride * slot;
     s->tokens = (int32_t *)(void *)at;
     s->logprobs = (float *)(void *)(at + (uint64_t)t->max_len * sizeof(int32_t));
-    s->blocks = (uint32_t *)(void *)(s->logprobs + t->max_len);
-    uintptr_t hashes = (uintptr_t)(s->blocks + kv_blocks_for(t->max_len));
+    s->blocks = t->tables + (uint64_t)slot * kv_blocks_for(t->max_len);
+    uintptr_t hashes = (uintptr_t)(s->logprobs + t->max_len);
     s->hashes = (struct kv_hash *)((hashes + 7) & ~(uintptr_t)7);
     struct slot_options *options = (void *)(s->hashes + t->max_len / GPU_KV_BLOCK);
     s->stops = &options->stops;
@@ -76,17 +110,13 @@ int sequence_table_create(struct sequence_table *t, uint32_t max_requests, uint3
     while (t->n_buckets < max_requests && t->n_buckets < BUCKETS_MAX)
         t->n_buckets *= 2;
     t->free_stack = calloc(max_requests, sizeof *t->free_stack);
-    t->slots = aligned_alloc(alignof(struct sequence), max_requests * sizeof *t->slots);
-    if (t->slots)
-        memset(t->slots, 0, max_requests * sizeof *t->slots);
     t->owners = calloc(max_requests, sizeof *t->owners);
     t->buckets = calloc(t->n_buckets, sizeof *t->buckets);
     int code = -ENOMEM;
-    if (!t->free_stack || !t->slots || !t->owners || !t->buckets ||
-        domains_create(&t->domains, max_requests))
+    if (!t->free_stack || !t->owners || !t->buckets || domains_create(&t->domains, max_requests))
         fail(f, code, "no memory for %u requests", max_requests);
-    else
-        code = map_memory(t, f);
+    else if (!(code = map_memory(t, f)))
+        code = map_slots(t, f);
     if (code < 0) {
         sequence_table_destroy(t);
         return code;
@@ -98,6 +128,7 @@ int sequence_table_create(struct sequence_table *t, uint32_t max_requests, uint3
         bind_slot(t, i);
         list_insert_before(&t->free_owners, &t->owners[i].hash);
     }
+    touch_histories(t);
     t->n_free = max_requests;
     return 0;
 }
@@ -106,8 +137,9 @@ void sequence_table_destroy(struct sequence_table *t)
 {
     if (t->memory)
         munmap(t->memory, t->stride * t->max_requests);
+    if (t->slots_memory)
+        munmap(t->slots_memory, t->slots_bytes + HUGE_PAGE);
     free(t->free_stack);
-    free(t->slots);
     free(t->owners);
     free(t->buckets);
     domains_destroy(&t->domains);
@@ -197,6 +229,13 @@ static void leave_owner(struct sequence_table *t, struct sequence *s)
     s->owner = NULL;
     if (list_empty(&o->all))
         owner_free(t, o);
+}
+
+void sequence_settle(struct sequence *s)
+{
+    for (uint32_t at = s->n_tokens - s->n_tail; at < s->n_tokens; at++)
+        s->tokens[at] = s->tail[at % SEQUENCE_TAIL];
+    s->n_tail = 0;
 }
 
 struct sequence *sequence_take(struct sequence_table *t, uint32_t client, uint32_t domain)

@@ -3,13 +3,14 @@
  *
  * A slot's memory, one stride of a single mapping made at start and touched only as far as it is
  * used:
- *     tokens s32[max_len] | logprobs f32[max_len] | block table u32[max_len / 16, rounded up]
- *     | hashes of full blocks, 16 bytes each [max_len / 16]
+ *     tokens s32[max_len] | logprobs f32[max_len] | hashes of full blocks, 16 bytes [max_len / 16]
  *     | stop strings | biases [LLM_BIASES_MAX] | candidates [SEQUENCE_TOP_WINDOW][top of the request]
  *
  * Invariants
  *   1. Free slots form a stack: the one used last is used next, so that few pages are ever touched.
- *   2. 0 <= n_computed <= n_tokens <= max_len; the KV of positions below n_computed is in the pool,
+ *   2. tokens[] has the history but for its last n_tail tokens, and those only of a lazy sequence
+ *      that decodes: of such a one the last token always stands in the tail, too.
+ *      0 <= n_computed <= n_tokens <= max_len; the KV of positions below n_computed is in the pool,
  *      in blocks[]; n_hashed <= n_computed / 16 blocks have their hash in hashes[].
  *   3. Tokens of the history below `ready` may be delivered; `sent` of them, counted from `base`,
  *      were. Neither ever shrinks while a request runs.
@@ -44,8 +45,9 @@ enum sequence_state {
 };
 
 enum {
-    SEQUENCE_CLASSES = 3,      /* of priority; 0 goes first */
-    SEQUENCE_TOP_WINDOW = 1024 /* tokens with candidates that may wait for ring room */
+    SEQUENCE_CLASSES = 3,       /* of priority; 0 goes first */
+    SEQUENCE_TOP_WINDOW = 1024, /* tokens with candidates that may wait for ring room */
+    SEQUENCE_TAIL = 16          /* drawn tokens that may stand in the tail alone */
 };
 
 struct session;
@@ -66,42 +68,50 @@ struct sequence_owner {
     struct list due;  /* node: owners that the end of this step delivers to */
 };
 
-/* What every step looks at comes first, in as few cache lines as it takes: a step of the backend
- * leaves none of it in the caches. */
+/* What every step looks at comes first, in three cache lines: a step of the backend leaves none of
+ * them in the caches, and the slots' memory lies on huge pages. What lies elsewhere is touched when
+ * it changes: the history once in a block (`tail`). */
 struct sequence {
     alignas(64) struct sequence_owner *owner;
-    enum sequence_state state;
-    enum llm_op op;
+    uint32_t *blocks; /* (n_blocks) block table */
+    uint64_t user_data;
+    uint64_t t_last;    /* of its last token; 0: none yet */
+    uint64_t admission; /* number of its last admission */
+    uint32_t n_tokens, n_computed;
+    uint32_t n_blocks, n_hashed; /* lengths of blocks[], hashes[] */
+    uint32_t ready, sent;
+
+    alignas(64) struct list news; /* node of owner->news */
+    enum sequence_state state : 8;
+    enum llm_op op : 8;
     uint8_t flags;
     uint8_t class; /* of priority */
     bool fresh;    /* has brought nothing since its last admission: is not thrown out lightly */
     bool fork;     /* in a step: its first token is drawn from the leader's last row */
+    bool lazy;     /* nobody looks at the whole history between two steps (sequence_append) */
+    uint8_t n_top; /* candidates of a token; 0: not asked for */
     uint32_t rows; /* in the step that is being formed or run */
-    uint32_t n_tokens, n_computed;
     uint32_t n_prompt, max_tokens;
-    uint32_t base, ready, sent;
-    uint32_t n_blocks, n_hashed; /* lengths of blocks[], hashes[] */
-    uint32_t was_computed; /* the most that n_computed ever was: below it rows are computed again */
-
-    alignas(64) int32_t *tokens; /* (n_tokens) the history, prompt first */
-    float *logprobs;  /* of the same tokens, where somebody asked for them; not of a GENERATE's
-                         prompt */
-    uint32_t *blocks; /* (n_blocks) block table */
-    uint64_t user_data;
+    uint32_t base;
     uint32_t choice;
-    uint32_t n_stops;
-    uint32_t n_top;   /* candidates of a token; 0: not asked for */
-    uint32_t n_forks; /* of a leader in a step */
-    uint64_t t_first, t_last;
-
-    struct gpu_sampling sampling;
-    uint64_t max_itl_ns;     /* promised gap; 0: none */
-    uint64_t due_ns;         /* when its first token is due; UINT64_MAX: at no time */
-    uint64_t admission;      /* number of its last admission */
-    struct list news;        /* node of owner->news */
-    struct session *session; /* NULL: none */
-    struct kv_hash *hashes;  /* (n_hashed) of the first full blocks */
+    uint32_t n_forks;    /* of a leader in a step */
+    uint32_t max_itl_us; /* promised gap; 0: none */
+    uint32_t n_tail;     /* tokens at the end of the history that stand in the tail alone */
     struct domain *domain;
+
+    alignas(64) int32_t tail[SEQUENCE_TAIL]; /* of position p at p % SEQUENCE_TAIL */
+
+    alignas(64) int32_t *tokens; /* (n_tokens - n_tail) the history, prompt first */
+    float *logprobs; /* (n_tokens) of the same tokens, where somebody asked for them; not of a
+                        GENERATE's prompt */
+    struct kv_hash *hashes;  /* (n_hashed) of the first full blocks */
+    struct session *session; /* NULL: none */
+    uint64_t due_ns;         /* when its first token is due; UINT64_MAX: at no time */
+    uint64_t t_first;
+    uint32_t was_computed; /* the most that n_computed ever was when it lost some of it: below it
+                              rows are computed again */
+    uint32_t n_stops;
+    struct gpu_sampling sampling;
 
     struct list kin;   /* node of owner->all */
     struct list queue; /* node of the waiting queue or of a leader's followers */
@@ -132,14 +142,18 @@ struct sequence {
     uint32_t n_promised; /* of such a fork: blocks that it will share, counted in the domain's */
 };
 
-enum { SEQUENCE_HOT = offsetof(struct sequence, kin) }; /* bytes that every step looks at */
+enum { SEQUENCE_HOT = offsetof(struct sequence, tokens) }; /* bytes that every step looks at */
+_Static_assert(SEQUENCE_HOT == 3 * 64, "three lines");
 
 struct sequence_table {
     uint32_t max_requests, max_len, n_free;
     uint32_t *free_stack;          /* (max_requests) slot numbers, the next one last */
     struct sequence *slots;        /* (max_requests) */
+    uint32_t *tables;              /* (max_requests, blocks of max_len) block tables, behind them */
     uint8_t *memory;               /* (max_requests, stride) */
     uint64_t stride;               /* bytes */
+    void *slots_memory;            /* mapping that slots and tables lie in */
+    uint64_t slots_bytes;          /* of it, less a huge page */
     struct sequence_owner *owners; /* (max_requests) */
     struct list free_owners;
     struct list *buckets; /* (n_buckets) a power of two */
@@ -212,6 +226,30 @@ static inline uint32_t sequence_reusable(const struct sequence *s)
     if (sequence_scores(s))
         return s->ready - 1;
     return s->n_tokens ? s->n_tokens - 1 : 0;
+}
+
+/* The token at a position of the history. */
+static inline int32_t sequence_token(const struct sequence *s, uint32_t position)
+{
+    bool behind = position >= s->n_tokens - s->n_tail;
+    return behind ? s->tail[position % SEQUENCE_TAIL] : s->tokens[position];
+}
+
+/* Into the history with what stands in the tail alone. */
+void sequence_settle(struct sequence *s);
+
+/* A drawn token. That of a lazy sequence goes into the tail, and later with others into the
+ * history. */
+static inline void sequence_append(struct sequence *s, int32_t token)
+{
+    if (!s->lazy)
+        s->tokens[s->n_tokens++] = token;
+    else {
+        if (s->n_tail == SEQUENCE_TAIL)
+            sequence_settle(s);
+        s->tail[s->n_tokens++ % SEQUENCE_TAIL] = token;
+        s->n_tail++;
+    }
 }
 
 /* The candidates of output token i. */

@@ -17,40 +17,29 @@ void stats_destroy(struct stats *s)
     *s = (struct stats){0};
 }
 
-static order_u64 *word(uint8_t *base, size_t place)
+static size_t bucket_of(uint64_t ns)
 {
-    return (order_u64 *)(void *)(base + place);
+    return offsetof(struct llm_histogram, bucket) + llm_histogram_bucket(ns) * sizeof(order_u64);
 }
 
-uint64_t stats_get(const struct stats *s, size_t place)
+void stats_fetch(const struct stats *s, size_t place)
 {
-    return order_read64(word(s->own, place));
-}
-
-void stats_set(struct stats *s, size_t place, uint64_t value)
-{
-    order_set64(word(s->own, place), value);
+    __builtin_prefetch(s->own + place, 1);
     if (s->board)
-        order_set64(word(s->board, place), value);
+        __builtin_prefetch(s->board + place, 1);
 }
 
-void stats_add(struct stats *s, size_t place, uint64_t n)
+void stats_fetch_histogram(const struct stats *s, size_t histogram, uint64_t ns)
 {
-    stats_set(s, place, stats_get(s, place) + n);
+    stats_fetch(s, histogram);
+    stats_fetch(s, histogram + bucket_of(ns));
 }
 
-void stats_max(struct stats *s, size_t place, uint64_t value)
+void stats_observe_n(struct stats *s, size_t histogram, uint64_t ns, uint64_t n)
 {
-    if (value > stats_get(s, place))
-        stats_set(s, place, value);
-}
-
-void stats_observe(struct stats *s, size_t histogram, uint64_t ns)
-{
-    size_t bucket =
-        offsetof(struct llm_histogram, bucket) + llm_histogram_bucket(ns) * sizeof(order_u64);
-    stats_add(s, histogram + bucket, 1);
-    stats_add(s, histogram + offsetof(struct llm_histogram, sum_ns), ns);
+    size_t bucket = bucket_of(ns);
+    stats_add(s, histogram + bucket, n);
+    stats_add(s, histogram + offsetof(struct llm_histogram, sum_ns), ns * n);
     stats_max(s, histogram + offsetof(struct llm_histogram, max_ns), ns);
-    stats_add(s, histogram + offsetof(struct llm_histogram, count), 1);
+    stats_add(s, histogram + offsetof(struct llm_histogram, count), n);
 }

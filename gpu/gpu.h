@@ -205,6 +205,11 @@ struct gpu_step {
     const struct gpu_seq *seqs; /* (n_seqs), rows ascending, together covering every row once */
     const struct gpu_output *outputs; /* (n_outputs), rows ascending */
     struct gpu_result *results;       /* (n_outputs), written by the backend */
+    /* NULL, or: a backend that computes on the caller's CPU calls it from the caller's thread, in
+     * wait, before each of the last outputs that it samples there; `left` counts down to 1. The
+     * caller may bring into the caches what it needs when the step is done, and change nothing. */
+    void (*soon)(void *context, uint32_t left);
+    void *soon_context;
 };
 
 struct gpu; /* one open backend */

@@ -145,6 +145,10 @@ void ring_put(struct ring_engine *r, const struct llm_cqe *cqe, const struct llm
 /* The candidates of the completion that is put next: n of them, at most r->top. */
 void ring_put_top(struct ring_engine *r, const struct llm_candidate *top, uint32_t n);
 
+/* The place of the n-th completion from now comes into the caches, and with n = 0 the words that
+ * publication and the next sweep look at. Reads nothing of them. */
+void ring_fetch(const struct ring_engine *r, uint32_t n);
+
 /* Publishes what was put: release cq_tail. True if anything was new. */
 bool ring_publish(struct ring_engine *r);
 

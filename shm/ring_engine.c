@@ -198,6 +198,17 @@ void ring_put_top(struct ring_engine *r, const struct llm_candidate *top, uint32
         to[n] = end;
 }
 
+void ring_fetch(const struct ring_engine *r, uint32_t n)
+{
+    __builtin_prefetch(&r->down->entries[(r->cq_tail + n) & (r->cq_entries - 1)], 1);
+    if (n)
+        return;
+    __builtin_prefetch(&r->down->cq_tail, 1);
+    __builtin_prefetch(&r->up->cq_wait);
+    __builtin_prefetch(&r->up->cq_head);
+    __builtin_prefetch(&r->up->sq_tail);
+}
+
 bool ring_publish(struct ring_engine *r)
 {
     if (r->cq_published == r->cq_tail)

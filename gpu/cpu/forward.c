@@ -365,11 +365,16 @@ static void sample(const struct turn *t, uint32_t first, uint32_t n)
 {
     const struct gpu *g = t->g;
     size_t stride = linear_stride(g->model.vocab), slices = sample_slices(g->model.vocab);
+    bool last =
+        t->thread == 0 && first + n == t->n_rows; /* nothing follows that sweeps the caches */
+    void (*soon)(void *context, uint32_t left) = last ? t->step->soon : NULL;
     for (uint32_t i = t->thread; i < t->step->n_outputs; i += t->n_threads) {
         const struct gpu_output *o = &t->step->outputs[i];
         uint32_t row = g->w.wanted_of[i] - first;
         if (g->w.wanted_of[i] < first || row >= n)
             continue;
+        if (soon)
+            soon(t->step->soon_context, (t->step->n_outputs - i - 1) / t->n_threads + 1);
         const float *logits = g->w.logits + row * stride;
         const struct sample_slice *of = share_slices(t) ? g->w.slices + row * slices : NULL;
         t->step->results[i] =

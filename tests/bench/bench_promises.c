@@ -5,9 +5,9 @@
  *   a session to which words are appended, beside one decode step
  *   a client that floods, beside one that sends now and then
  *   a pool far too small for its load
- *   the engine's own part of a step, at 1, 64 and 256 sequences
  *
- *   bench_promises MODEL [SECONDS of the small pool, 60 | flood: that part alone]
+ *   bench_promises MODEL [SECONDS of the small pool, 60]
+ *   bench_promises MODEL flood [MS, as for --max-step-ms]     that part alone
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +17,6 @@
 
 #include "../../client/llmclient.h"
 #include "../support/support.h"
-#include "bare.h"
 #include "roof.h"
 
 enum { TOKENS_MAX = 8192, REQUESTS_MAX = 1024 };
@@ -314,6 +313,12 @@ struct visits {
     double p50, p95;
 };
 
+/* Prompt and output, computed so far. */
+static double rows_now(const struct engine_process *e)
+{
+    return figure(e, "prefill_rows") + figure(e, "decode_rows");
+}
+
 static struct visits visits(struct llm_client *c, struct rnd *r)
 {
     double t[VISITS];
@@ -329,11 +334,11 @@ static struct visits visits(struct llm_client *c, struct rnd *r)
     return (struct visits){bench_quantile(t, VISITS, 0.5), bench_quantile(t, VISITS, 0.95)};
 }
 
-static void print_flood(const char *model)
+static void print_flood(const char *model, const char *max_step_ms)
 {
     struct engine_process e = {0};
     struct rnd r = {5};
-    engine_start(&e, model, NULL);
+    engine_start(&e, model, "--max-step-ms", max_step_ms, NULL);
     struct llm_client *c = connect_to(&e);
     struct flood f = {.e = &e};
     pthread_t thread;
@@ -341,18 +346,20 @@ static void print_flood(const char *model)
     struct visits idle = visits(c, &r);
     pthread_create(&thread, NULL, flood, &f);
     nap_ms(2000);
+    double rows = rows_now(&e);
+    uint64_t start = bench_now_ns();
     struct visits busy = visits(c, &r);
+    rows = (rows_now(&e) - rows) / (ms(start, bench_now_ns()) * 1e-3);
     json_t *status = engine_status(&e), *h = json_object_get(status, "step_us");
     double step = json_number_value(json_object_get(h, "p95")) * 1e-3;
     json_decref(status);
     f.over = true;
     pthread_join(thread, NULL);
-    printf(
-        "a client floods with %d requests, another sends one a second\n  the second's TTFT p50 "
-        "%.1f "
-        "p95 %.1f ms, on an idle engine %.1f %.1f ms; p95 of a step %.1f ms: (p95 - step) / idle "
-        "p95 = %.2f\n",
-        FLOOD, busy.p50, busy.p95, idle.p50, idle.p95, step, (busy.p95 - step) / idle.p95);
+    printf("a client floods with %d requests, another sends one a second, --max-step-ms %s\n  the "
+           "second's TTFT p50 %.1f p95 %.1f ms, on an idle engine %.1f %.1f ms; p95 of a step %.1f "
+           "ms: (p95 - step) / idle p95 = %.2f; %.0f rows/s\n",
+           FLOOD, max_step_ms, busy.p50, busy.p95, idle.p50, idle.p95, step,
+           (busy.p95 - step) / idle.p95, rows);
     llm_close(c);
     engine_stop(&e);
 }
@@ -398,64 +405,13 @@ static void print_small_pool(const char *model, int seconds)
     engine_stop(&e);
 }
 
-/* ---- the engine's own part ---- */
-
-/* Takes what is there every few milliseconds, so that nobody has to be woken. */
-static void take_now_and_then(struct llm_client *c)
-{
-    struct llm_event e;
-    while (llm_inflight(c)) {
-        while (llm_poll(c, &e) == 1)
-            ;
-        nap_ms(5);
-    }
-}
-
-static void overhead_of(const char *model, int n, bool woken)
-{
-    static struct seen s[256];
-    struct rnd r = {3};
-    struct engine_process e = {0};
-    char cpu[16];
-    snprintf(cpu, sizeof cpu, "%d", bare_cpu(1) >= 0 ? bare_cpu(1) : bare_cpu(0));
-    engine_start(&e, model, "--max-num-seqs", "256", "--max-model-len", "256", "--threads", "1",
-                 "--io-cpu", cpu, NULL);
-    struct llm_client *c = connect_to(&e);
-    bare_pin(0);
-    for (int i = 1; i <= n; i++)
-        send_random(c, s, (uint64_t)i, &r, 4, n == 1 ? 200 : n == 64 ? 80 : 30);
-    if (!woken)
-        take_now_and_then(c);
-    while (llm_inflight(c))
-        take(c, s, 0, false);
-    json_t *status = engine_status(&e), *h = json_object_get(status, "overhead_us");
-    printf("  %3d sequences, %-22s p50 %6.2f  p99 %6.2f us\n", n,
-           woken ? "a client woken a step:" : "nobody to be woken:",
-           json_number_value(json_object_get(h, "p50")),
-           json_number_value(json_object_get(h, "p99")));
-    json_decref(status);
-    llm_close(c);
-    engine_stop(&e);
-    bare_unpin();
-}
-
-static void print_overhead(const char *model)
-{
-    static const int counts[] = {1, 64, 256};
-    printf("the engine's own part of a step (one thread, the client on another CPU)\n");
-    for (int woken = 0; woken < 2; woken++)
-        for (int k = 0; k < 3; k++)
-            overhead_of(model, counts[k], woken);
-}
-
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        die("usage: bench_promises MODEL [SECONDS]");
+        die("usage: bench_promises MODEL [SECONDS | flood [MS]]");
     struct rnd r = {1};
     if (argc > 2 && !strcmp(argv[2], "flood"))
-        return print_flood(argv[1]), 0;
-    print_overhead(argv[1]);
+        return print_flood(argv[1], argc > 3 ? argv[3] : "100"), 0;
     print_long_prompt(argv[1]);
     struct engine_process e = {0};
     engine_start(&e, argv[1], NULL);
@@ -464,7 +420,7 @@ int main(int argc, char **argv)
     print_sessions(&e, c, &r);
     llm_close(c);
     engine_stop(&e);
-    print_flood(argv[1]);
+    print_flood(argv[1], "100");
     print_small_pool(argv[1], argc > 2 ? atoi(argv[2]) : 60);
     return 0;
 }

@@ -29,13 +29,14 @@ static void random_steps(struct load *k)
 {
     static const uint32_t chunks[] = {0, 1, 5, 16, 64}, budgets[] = {1, 2, 7, 16, 64, 300},
                           places[] = {1, 2, 5, 16, 64}, blocks[] = {9, 12, 16, 30, 60, 300},
-                          gaps[] = {0, 0, 1, 30, 60};
+                          gaps[] = {0, 0, 1, 30, 60}, lengths[] = {0, 0, 1, 40, 120};
     struct engine_config *c = &k->r.config;
     c->prefill_chunk = one_of(k, chunks, 5);
     c->max_num_batched_tokens = one_of(k, budgets, 6);
     c->max_num_seqs = one_of(k, places, 5);
     c->n_blocks = one_of(k, blocks, 6);
     c->max_itl_us = one_of(k, gaps, 5);
+    c->max_step_us = one_of(k, lengths, 5);
 }
 
 static void random_limits(struct load *k)

@@ -95,6 +95,14 @@ static void take_final(struct rig_stream *s, const struct llm_cqe *c,
     rig_book_end(s);
 }
 
+/* Only of who has something that runs. */
+static void sink_fetch(void *context, uint32_t client, uint32_t n)
+{
+    const struct rig *r = context;
+    assert_true(client <= RIG_CLIENTS && !r->gone[client]);
+    assert_true(n < engine_running(r->engine));
+}
+
 static void sink_put(void *context, uint32_t client, const struct llm_cqe *c,
                      const struct llm_result *result)
 {
@@ -166,6 +174,7 @@ void rig_open(struct rig *r)
     struct engine_sink sink = {.context = r,
                                .token_room = sink_room,
                                .put = sink_put,
+                               .fetch = sink_fetch,
                                .top = sink_top,
                                .put_top = sink_put_top,
                                .domain = sink_domain};
@@ -358,6 +367,7 @@ bool rig_submit(struct rig *r, uint32_t client, const struct llm_sqe *q, const i
     if (q->op == LLM_OP_GENERATE && q->options_len <= sizeof r->options)
         memcpy(engine_option_buffer(r->engine), r->options, q->options_len);
     engine_submit(r->engine, client, &copy, r->clock_ns);
+    engine_publish(r->engine);
     rig_book_entry(r, client, q, tokens);
     return true;
 }

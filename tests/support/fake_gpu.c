@@ -191,11 +191,26 @@ static uint64_t read_history(const struct fake_gpu *g, const struct gpu_seq *q, 
     return hash;
 }
 
-/* The history that penalties are counted in is the one that was computed. */
-static int32_t draw(const struct fake_gpu *g, const struct gpu_output *o, uint64_t hash)
+static bool has_penalties(const struct gpu_sampling *s)
 {
+    return s->repetition != 1 || s->presence != 0 || s->frequency != 0;
+}
+
+/* The history that penalties are counted in is the one that was computed; without penalties none
+ * need be there. */
+static void check_history(const struct gpu_output *o, uint64_t hash)
+{
+    if (!o->history) {
+        DEMAND(!has_penalties(&o->sampling) && !o->n_history);
+        return;
+    }
     DEMAND(o->n_prompt <= o->n_history && o->n_history == o->position);
     DEMAND(hash_of(o->history, o->n_history) == hash);
+}
+
+static int32_t draw(const struct fake_gpu *g, const struct gpu_output *o, uint64_t hash)
+{
+    check_history(o, hash);
     int32_t token = g->draw ? g->draw(g->draw_context, o) : -1;
     if (token >= 0)
         return token;
@@ -242,8 +257,11 @@ static int fake_wait(struct gpu *handle)
         return -EIO;
     write_rows(g, s);
     check_readers(g, s);
-    for (uint32_t i = 0; i < s->n_outputs; i++)
+    for (uint32_t i = 0; i < s->n_outputs; i++) {
+        if (s->soon && g->steps % 2) /* a backend may call it, or not */
+            s->soon(s->soon_context, s->n_outputs - i);
         compute_output(g, s, i);
+    }
     g->rows_last = s->n_rows;
     if (g->clock)
         *g->clock += g->step_ns + s->n_rows * g->row_ns;

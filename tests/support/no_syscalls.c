@@ -30,6 +30,9 @@ void no_syscalls(bool waits)
         ALLOW(SYS_futex),
         ALLOW(SYS_sched_yield),
         ALLOW(SYS_clock_gettime),
+        ALLOW(SYS_getcpu),
+        ALLOW(SYS_sched_getaffinity),
+        ALLOW(SYS_sched_setaffinity),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
     struct sock_filter none[] = {

@@ -9,8 +9,8 @@
  * to its end and returned true. */
 bool without_syscalls(bool (*body)(void *context), void *context);
 
-/* Called by body once it has prepared; `waits`: sleeping and waking (futex, sched_yield,
- * clock_gettime) stay allowed. */
+/* Called by body once it has prepared; `waits`: sleeping, waking and looking for a free
+ * CPU (futex, sched_yield, clock_gettime, affinities) stay allowed: a contended machine needs them. */
 void no_syscalls(bool waits);
 
 /* Whether the trap can be set here, and works. */

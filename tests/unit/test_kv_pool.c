@@ -287,15 +287,23 @@ static uint32_t naive_find(const struct naive *m, int hash)
     return KV_NO_BLOCK;
 }
 
+/* The one that was cached first. */
+static uint32_t naive_oldest(const struct naive *m)
+{
+    uint32_t best = KV_NO_BLOCK;
+    for (uint32_t b = 0; b < FEW; b++)
+        if (m->cached[b] && (best == KV_NO_BLOCK || m->cached[b] < m->cached[best]))
+            best = b;
+    return best;
+}
+
 static uint32_t naive_alloc(struct naive *m)
 {
     uint32_t best = KV_NO_BLOCK;
     if (m->n_stack)
         best = m->stack[--m->n_stack];
     else
-        for (uint32_t b = 0; b < FEW; b++)
-            if (m->cached[b] && (best == KV_NO_BLOCK || m->cached[b] < m->cached[best]))
-                best = b;
+        best = naive_oldest(m);
     if (best != KV_NO_BLOCK) {
         m->refs[best] = 1;
         m->hash[best] = -1;
@@ -322,6 +330,12 @@ static void naive_forget(struct naive *m, uint32_t b)
     m->cached[b] = 0;
 }
 
+static void naive_evict_ahead(struct naive *m, uint32_t n, uint32_t most)
+{
+    for (; most && m->n_stack < n && naive_oldest(m) != KV_NO_BLOCK; most--)
+        naive_forget(m, naive_oldest(m));
+}
+
 static void naive_compare(const struct naive *m, const struct kv_pool *p)
 {
     uint32_t n_cached = 0;
@@ -341,7 +355,7 @@ static void one_random_call(struct naive *m, struct kv_pool *p)
     uint32_t b = (uint32_t)rand() % FEW;
     int hash = rand() % HASHES;
     bool held = m->refs[b] > 0;
-    switch (rand() % 6) {
+    switch (rand() % 7) {
     case 0:
         assert_int_equal(kv_pool_alloc(p), naive_alloc(m));
         break;
@@ -367,6 +381,12 @@ static void one_random_call(struct naive *m, struct kv_pool *p)
                          fresh || m->hash[b] >= 0);
         m->hash[b] = fresh ? hash : m->hash[b];
         break;
+    case 5: {
+        uint32_t n = (uint32_t)rand() % 4, most = (uint32_t)rand() % 3;
+        kv_pool_evict_ahead(p, n, most);
+        naive_evict_ahead(m, n, most);
+        break;
+    }
     default:
         if (rand() % 4)
             break;

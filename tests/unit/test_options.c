@@ -104,6 +104,7 @@ static void promises_and_quotas(void **state)
                          o.max_waiting_tokens + o.quota_clients,
                      0);
     assert_int_equal(o.max_unread_tokens, 65536);
+    assert_int_equal(o.max_step_ms, 100);
     assert_int_equal(o.drain_timeout_ms, 5000);
     assert_int_equal(o.max_sessions, 64);
     assert_int_equal(o.session_idle_s, 300);
@@ -113,14 +114,14 @@ static void promises_and_quotas(void **state)
               "--max-waiting-tokens 4 --max-unread-tokens 5 --drain-timeout-ms 6 --max-sessions 7 "
               "--session-idle-s 8 --quota-clients 9 --quota-memory 10M --quota-requests 11 "
               "--quota-prompt-tokens 12 --quota-kv-blocks 13 --quota-sessions 14 "
-              "--quota-pinned-blocks 15"),
+              "--quota-pinned-blocks 15 --max-step-ms 16"),
         OPTIONS_RUN);
-    const uint32_t got[] = {o.max_itl_ms,       o.queue_timeout_ms,   o.timeout_ms,
-                            o.max_waiting,      o.max_waiting_tokens, o.max_unread_tokens,
-                            o.drain_timeout_ms, o.max_sessions,       o.session_idle_s,
-                            o.quota_clients,    o.quota.requests,     o.quota.prompt_tokens,
-                            o.quota.kv_blocks,  o.quota.sessions,     o.quota.pinned_blocks};
-    const uint32_t wanted[] = {40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15};
+    const uint32_t got[] = {
+        o.max_itl_ms,         o.queue_timeout_ms,  o.timeout_ms,          o.max_waiting,
+        o.max_waiting_tokens, o.max_unread_tokens, o.drain_timeout_ms,    o.max_sessions,
+        o.session_idle_s,     o.quota_clients,     o.quota.requests,      o.quota.prompt_tokens,
+        o.quota.kv_blocks,    o.quota.sessions,    o.quota.pinned_blocks, o.max_step_ms};
+    const uint32_t wanted[] = {40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16};
     assert_memory_equal(got, wanted, sizeof got);
     assert_int_equal(o.quota_memory, 10 << 20);
 }

@@ -175,6 +175,27 @@ static void a_flood_does_not_keep_others_waiting(void **state)
     assert_true(kind(&config, &result, "flood")->served == 500);
 }
 
+/* With steps of a stated length: nobody waits for a long one, and it costs little. */
+static void a_stated_length_of_steps_shortens_the_wait(void **state)
+{
+    (void)state;
+    struct sim_config config;
+    configure(&config, "flood", 0);
+    config.engine.max_itl_us = 0;
+    config.engine.max_step_us = 100000;
+    run(&config, &other);
+    uint64_t idle_ns = p95_first_token(&config, &other, "modest");
+    configure(&config, "flood", 500);
+    config.engine.max_itl_us = 0;
+    run(&config, &other);
+    config.engine.max_step_us = 100000;
+    run(&config, &result);
+    uint64_t step_ns = histogram_percentile(&result.step, 0.95);
+    assert_true(step_ns < 140000000);
+    assert_true(p95_first_token(&config, &result, "modest") * 2 <= 3 * idle_ns + 2 * step_ns);
+    assert_true(result.busy_tokens_per_s >= 0.98 * other.busy_tokens_per_s);
+}
+
 /* A pool of 64 blocks under ten times what it holds. */
 static void a_pool_under_pressure_makes_progress(void **state)
 {
@@ -204,6 +225,7 @@ int main(void)
         cmocka_unit_test(gaps_are_kept_once_the_cost_is_learned),
         cmocka_unit_test(a_long_prompt_leaves_streams_their_pace),
         cmocka_unit_test(a_flood_does_not_keep_others_waiting),
+        cmocka_unit_test(a_stated_length_of_steps_shortens_the_wait),
         cmocka_unit_test(a_pool_under_pressure_makes_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

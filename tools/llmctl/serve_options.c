@@ -81,6 +81,7 @@ static const struct flag {
     {"max-waiting-tokens", ENGINE, NULL, NULL},
     {"max-unread-tokens", ENGINE, NULL, NULL},
     {"max-itl-ms", ENGINE, NULL, NULL},
+    {"max-step-ms", ENGINE, NULL, NULL},
     {"queue-timeout-ms", ENGINE, NULL, NULL},
     {"timeout-ms", ENGINE, NULL, NULL},
     {"max-clients", ENGINE, NULL, NULL},
