@@ -21,8 +21,8 @@
 #include "../../appliance/model/model.h"
 #include "../../gpu/cpu/attention.h"
 #include "../../gpu/cpu/linear.h"
-#include "../../gpu/cpu/memory.h"
 #include "../../gpu/cpu/ops.h"
+#include "../../gpu/cpu/pages.h"
 #include "../../gpu/cpu/sample.h"
 #include "../support/gpu_rig.h"
 #include "../support/support.h"
@@ -43,10 +43,17 @@ static void die(const char *what)
 
 static void *room(uint64_t bytes)
 {
-    void *at = memory_map(bytes);
-    if (!at)
+    struct pages p;
+    if (!pages_map(&p, bytes, PAGES_THP))
         die("no memory");
-    return at;
+    return p.at;
+}
+
+static void give_back(void *at, uint64_t bytes)
+{
+    uint64_t page = pages_bytes(PAGES_THP);
+    struct pages p = {.at = at, .mapped = (bytes + page - 1) / page * page, .kind = PAGES_THP};
+    pages_unmap(&p);
 }
 
 /* Seconds of the fastest of ROUNDS calls. */
@@ -163,10 +170,10 @@ static void bench_product(enum gpu_type type, bool int8, uint32_t n, uint32_t k)
             continue;
         print_product(&p, best(multiply_job, &p));
     }
-    memory_unmap(p.l.panels_at, bytes * cold);
-    memory_unmap(x, (uint64_t)ROWS_MAX * k * sizeof *x);
-    memory_unmap(acts, linear_acts(k, ROWS_MAX) * sizeof *acts);
-    memory_unmap(p.y, (uint64_t)ROWS_MAX * linear_stride(n) * sizeof(float));
+    give_back(p.l.panels_at, bytes * cold);
+    give_back(x, (uint64_t)ROWS_MAX * k * sizeof *x);
+    give_back(acts, linear_acts(k, ROWS_MAX) * sizeof *acts);
+    give_back(p.y, (uint64_t)ROWS_MAX * linear_stride(n) * sizeof(float));
 }
 
 static void bench_linear(void)
@@ -245,10 +252,10 @@ static void bench_attention_of(enum gpu_kv_type type, const char *name)
                fma_roof > 0 ? 100 * ops / s / fma_roof : 0);
         fflush(stdout);
     }
-    memory_unmap(pool, pool_bytes);
-    memory_unmap(q, row_bytes);
-    memory_unmap(out, row_bytes);
-    memory_unmap(a.scratch, attn_scratch_bytes(&a.shape));
+    give_back(pool, pool_bytes);
+    give_back(q, row_bytes);
+    give_back(out, row_bytes);
+    give_back(a.scratch, attn_scratch_bytes(&a.shape));
 }
 
 static void bench_attention(void)
