@@ -12,8 +12,7 @@ static struct gpu_output *next_output(struct schedule *c, struct sequence *s, bo
     uint64_t key = draws ? s->admission : 0;
     assert(i < c->config->max_num_batched_tokens);
     if (!draws || c->output_key[i] != key)
-        c->outputs[i] =
-            (struct gpu_output){.target = -1, .sampling = s->sampling, .n_prompt = s->n_prompt};
+        c->outputs[i] = (struct gpu_output){.target = -1, .sampling = s->sampling};
     c->output_key[i] = key;
     c->output_of[i] = s;
     return &c->outputs[i];
@@ -26,6 +25,7 @@ static void emit_draw(struct schedule *c, struct sequence *s, uint32_t row)
     o->position = s->n_tokens;
     if (!s->lazy) {
         o->history = s->tokens;
+        o->n_prompt = s->n_prompt;
         o->n_history = s->n_tokens;
     }
     if (s->n_top) {

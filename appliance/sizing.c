@@ -122,7 +122,7 @@ void sizing_print(FILE *out, const struct sizing *s, const struct gpu_memory *m,
             mib(m->weights_bytes), mib(s->kv_bytes), (unsigned long long)s->tokens,
             (double)s->n_blocks / (double)one_request, max_model_len);
     if (m->weights_pages)
-        fprintf(out, "llmd: weights on %s pages, %.1f MiB of them huge\n", m->weights_pages,
+        fprintf(out, "llmd: pages: weights on %s pages, %.1f MiB of them huge\n", m->weights_pages,
                 mib(m->weights_huge_bytes));
     fprintf(out, "llmd: %u KV blocks of %d tokens, %.1f KiB each; workspace %.1f MiB\n",
             s->n_blocks, GPU_KV_BLOCK, (double)m->block_bytes / 1024, mib(m->workspace_bytes));

@@ -343,14 +343,14 @@ static void check_pages(const char *wish, const char *line, const char *name)
 static void pages_are_told(void **state)
 {
     (void)state;
-    check_pages("off", "llmd: weights on small pages, 0.0 MiB of them huge", "small");
-    check_pages("thp", "llmd: weights on thp pages, ", "thp");
-    check_pages("auto", "llmd: weights on ", NULL);
+    check_pages("off", "llmd: pages: weights on small pages, 0.0 MiB of them huge", "small");
+    check_pages("thp", "llmd: pages: weights on thp pages, ", "thp");
+    check_pages("auto", "llmd: pages: weights on ", NULL);
     if (works("grep -qx 0 /sys/kernel/mm/hugepages/hugepages-*/free_hugepages &&"
               " ! grep -qvx 0 /sys/kernel/mm/hugepages/hugepages-*/free_hugepages"))
         check_pages("hugetlb", "raise the sysctl vm.nr_hugepages", "thp");
     else
-        check_pages("hugetlb", "llmd: weights on ", NULL);
+        check_pages("hugetlb", "llmd: pages: weights on ", NULL);
 }
 
 /* ---- the log ---- */

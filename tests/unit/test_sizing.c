@@ -125,7 +125,7 @@ static void is_printed_as_people_plan_it(void **state)
     fclose(out);
     assert_non_null(strstr(text, "weights 10.0 MiB, KV 21.0 MiB, 336 tokens, "
                                  "3.00 concurrent requests of 100 tokens"));
-    assert_non_null(strstr(text, "llmd: weights on thp pages, 8.0 MiB of them huge\n"));
+    assert_non_null(strstr(text, "llmd: pages: weights on thp pages, 8.0 MiB of them huge\n"));
     assert_null(strstr(text, "ready"));
     free(text);
     m.weights_pages = NULL; /* a device's own */
