@@ -171,6 +171,12 @@ struct sequence *queue_next(const struct queue *q,
         if (fits(context, oldest))
             return oldest;
     }
+    return queue_first(q, fits, context);
+}
+
+struct sequence *queue_first(const struct queue *q,
+                             bool (*fits)(void *context, const struct sequence *s), void *context)
+{
     struct sequence *best = NULL;
     struct queue_least least = queue_least_served(q);
     LIST_EACH (at, &q->hungry) {

@@ -56,6 +56,9 @@ bool queue_aged(const struct queue *q, const struct sequence *s);
 struct sequence *queue_next(const struct queue *q,
                             bool (*fits)(void *context, const struct sequence *s), void *context);
 void queue_picked(struct queue *q, const struct sequence *s);
+/* The same by the order alone, whoever has waited how long. */
+struct sequence *queue_first(const struct queue *q,
+                             bool (*fits)(void *context, const struct sequence *s), void *context);
 
 /* True if a goes before b by the order above (2 by the owners' own counts). */
 bool queue_before(const struct queue *q, const struct sequence *a, const struct sequence *b,

@@ -321,10 +321,19 @@ static bool runs_first(const struct schedule *c, const struct sequence *r, const
     return !w || (!queue_aged(&c->queue, w) && !queue_before(&c->queue, w, r, least));
 }
 
-/* Who is admitted for its age has a place then, and a block's rows at once: others are more urgent. */
-static void admit(struct schedule *c, struct sequence *w)
+/* True if w is admitted for its age alone: others, or the running r, are more urgent. */
+static bool only_aged(struct schedule *c, const struct sequence *w, const struct sequence *r,
+                      const struct queue_least *least)
 {
-    bool aged = !c->queue.first_come && queue_aged(&c->queue, w);
+    if (c->queue.first_come || !queue_aged(&c->queue, w))
+        return false;
+    return (r && queue_before(&c->queue, r, w, least)) ||
+           queue_first(&c->queue, quota_allows, c) != w;
+}
+
+/* Who is admitted for its age alone has a place then, and a block's rows at once. */
+static void admit(struct schedule *c, struct sequence *w, bool aged)
+{
     schedule_enter_running(c, w);
     plan_chunk(c, w, aged ? (uint32_t)GPU_KV_BLOCK : UINT32_MAX);
 }
@@ -350,7 +359,7 @@ static void plan_prompts(struct schedule *c)
             plan_chunk(c, r, UINT32_MAX);
             i++;
         } else if (make_room(c, w))
-            admit(c, w);
+            admit(c, w, only_aged(c, w, r, &least));
         else
             closed = true;
     }

@@ -107,6 +107,33 @@ static void the_answer_is_found_too(void **state)
     rig_close(&r);
 }
 
+/* A stream's blocks are published in turns: each at most 16 steps after it was full. */
+static void what_a_running_stream_said_is_found(void **state)
+{
+    (void)state;
+    struct rig r;
+    open_small(&r, 256);
+    for (uint32_t said = 60; said < 76; said++) {
+        uint32_t id = 2 * said;
+        int32_t tokens[RIG_TOKENS];
+        struct llm_sqe q = rig_generate(id, 30, 200), next = rig_generate(id + 1, 91, 5);
+        q.flags = LLM_SQE_IGNORE_EOS;
+        rig_send(&r, 0, &q);
+        const struct rig_stream *s = rig_stream(&r, 0, id, 0);
+        while (s->n < said)
+            rig_step(&r);
+        memcpy(tokens, s->known, 30 * sizeof *tokens);
+        memcpy(tokens + 30, s->tokens, 61 * sizeof *tokens);
+        assert_true(rig_submit(&r, 1, &next, tokens));
+        rig_run(&r);
+        uint32_t whole = (30 + said - 1 - BLOCK) / BLOCK * BLOCK; /* when it was asked for */
+        assert_true(cached(&r, 1, id + 1) >= (whole < 80 ? whole : 80));
+        rig_expect_whole(&r, 0, &q);
+        rig_expect_whole(&r, 1, &next);
+    }
+    rig_close(&r);
+}
+
 static void users_do_not_find_what_others_left(void **state)
 {
     (void)state;
@@ -328,6 +355,7 @@ int main(void)
         cmocka_unit_test(only_what_is_new_is_computed),
         cmocka_unit_test(a_history_that_branches_is_found_up_to_there),
         cmocka_unit_test(the_answer_is_found_too),
+        cmocka_unit_test(what_a_running_stream_said_is_found),
         cmocka_unit_test(users_do_not_find_what_others_left),
         cmocka_unit_test(who_wants_none_takes_and_leaves_none),
         cmocka_unit_test(without_the_cache_nothing_is_found),

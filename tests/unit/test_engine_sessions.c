@@ -275,6 +275,36 @@ static void an_interruption_waits_for_nobody_but_itself(void **state)
     rig_close(&r);
 }
 
+/* A deadline that holds only where the tokens that are replaced by themselves are known for the
+ * same: one row, not one for each. */
+static void what_is_being_said_is_known_at_the_door(void **state)
+{
+    (void)state;
+    struct rig r;
+    int32_t tokens[RIG_TOKENS];
+    rig_init(&r);
+    r.config.max_sessions = 8;
+    rig_open(&r);
+    run(&r, 0, rig_session_open(1, KEY, 40));
+    for (uint64_t id = 2; id < 12; id++) /* steps enough to believe the estimate */
+        run(&r, 0, turn(id, 40, (uint32_t)id % 4, 40));
+    for (uint64_t id = 100; id < 132; id += 2) {
+        uint32_t said = 17 + (uint32_t)(id - 100) / 2;
+        struct llm_sqe answer = turn(id, 40, 0, 100), next = turn(id + 1, 41, said - 1, 3);
+        rig_send(&r, 0, &answer);
+        const struct rig_stream *s = rig_stream(&r, 0, id, 0);
+        while (s->n < said)
+            rig_step(&r);
+        memcpy(tokens, s->tokens + 1, (said - 1) * sizeof *tokens);
+        next.flags |= LLM_SQE_INTERRUPT;
+        next.deadline_us = 15; /* of 10 us a step, 1 us a row */
+        assert_true(rig_submit(&r, 0, &next, tokens));
+        rig_run(&r);
+        assert_int_equal(rig_stream(&r, 0, id + 1, 0)->final.status, 0);
+    }
+    rig_close(&r);
+}
+
 /* What the ring had no room for is no part of the history. */
 static void dropped_tokens_were_never_said(void **state)
 {
@@ -616,6 +646,7 @@ int main(void)
         cmocka_unit_test(malformed_entries),
         cmocka_unit_test(a_refused_interruption_interrupts_nothing),
         cmocka_unit_test(an_interruption_waits_for_nobody_but_itself),
+        cmocka_unit_test(what_is_being_said_is_known_at_the_door),
         cmocka_unit_test(what_was_private_stays_so),
         cmocka_unit_test(a_private_append_goes_on_in_private),
         cmocka_unit_test(a_session_belongs_to_its_user),

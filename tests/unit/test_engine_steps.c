@@ -22,7 +22,7 @@ static void watch(void *context, const struct gpu_step *step)
 static void open_watched(struct rig *r, struct watched *w)
 {
     *w = (struct watched){0};
-    r->config.n_blocks = 1024;
+    r->config.n_blocks = 2048;
     r->config.max_num_batched_tokens = 512;
     r->config.max_model_len = 2048;
     rig_open(r);
@@ -151,6 +151,7 @@ static void open_crowd(struct rig *r, struct watched *w, uint32_t max_itl_us)
     rig_init(r);
     r->config.max_num_seqs = CROWD + VISITORS;
     r->config.max_requests = 100;
+    r->config.max_step_us = 100;
     open_watched(r, w);
     teach(r);
     for (uint64_t id = 1; id <= CROWD; id++) {
@@ -229,6 +230,49 @@ static void a_crowd_does_not_wait_for_ever(void **state)
     close_crowd(&r, 0);
 }
 
+/* The crowd also has long prompts that run: the oldest of them goes first now and then, but not
+ * before a newcomer. */
+static void the_oldest_prompt_lets_newcomers_pass(void **state)
+{
+    (void)state;
+    enum { LONG = 60, VISITS = 30, OLD = 5 };
+    struct rig r;
+    struct watched w;
+    open_crowd(&r, &w, 0);
+    for (uint64_t id = 500; id < 500 + OLD; id++) {
+        struct llm_sqe old = plain(id, 1900, 1);
+        rig_send(&r, 0, &old);
+    }
+    for (uint64_t id = 1000; id < 1000 + VISITS; id++) {
+        struct llm_sqe q = plain(id, LONG, 1);
+        rig_step(&r);
+        rig_step(&r);
+        assert_int_equal(rig_stream(&r, 0, 500 + OLD - 1, 0)->n, 0);
+        rig_send(&r, 1, &q);
+        rig_step(&r);
+        assert_int_equal(rig_stream(&r, 1, id, 0)->finals, 1);
+    }
+    close_crowd(&r, 0);
+}
+
+/* Where a newcomer is there in every step, it has its turn all the same. */
+static void newcomers_do_not_stop_the_oldest_prompt(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct watched w;
+    open_crowd(&r, &w, 0);
+    struct llm_sqe old = plain(500, 200, 1);
+    rig_send(&r, 0, &old);
+    for (uint64_t id = 2000; !rig_stream(&r, 0, 500, 0)->n; id++) {
+        struct llm_sqe q = plain(id, 60, 1);
+        rig_send(&r, 1 + (uint32_t)id % 6, &q); /* nobody has had as much as the crowd */
+        rig_step(&r);
+        assert_true(id < 2100);
+    }
+    close_crowd(&r, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +283,8 @@ int main(void)
         cmocka_unit_test(a_crowd_waits_a_step_for_anothers_first_token),
         cmocka_unit_test(streams_with_a_promise_do_not_wait),
         cmocka_unit_test(a_crowd_does_not_wait_for_ever),
+        cmocka_unit_test(the_oldest_prompt_lets_newcomers_pass),
+        cmocka_unit_test(newcomers_do_not_stop_the_oldest_prompt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
