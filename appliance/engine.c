@@ -372,6 +372,8 @@ static void absorb_results(struct engine *e, uint64_t step_ns)
     end_appends(e);
     for (uint32_t i = 0; i < c->step.n_outputs; i++) {
         struct sequence *s = c->output_of[i];
+        if (!sequence_scores(s) && !schedule_confirm(c, s, i))
+            continue;
         s->fresh = false;
         if (sequence_scores(s))
             absorb_score(e, s, c->outputs[i].position, c->results[i].logprob);

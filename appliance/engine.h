@@ -50,6 +50,15 @@ struct engine_quota {
     uint32_t pinned_blocks;
 };
 
+/* Prompt lookup: what a request repeats of its own history is computed several tokens a step
+ * (speculate.h). It changes no token. */
+struct engine_speculation {
+    bool by_default;               /* generations that say nothing speculate; LLM_SQE_SPECULATE and
+                            LLM_SQE_NO_SPECULATION say otherwise */
+    uint32_t max_tokens;           /* of a draft, at most GPU_KV_BLOCK; 0: nobody speculates */
+    uint32_t min_match, max_match; /* tokens by which a place is looked up, and compared */
+};
+
 /* In which order requests are served. */
 enum engine_policy {
     ENGINE_FAIR,      /* class, deadline, fair shares, ageing (queue.h) */
@@ -84,6 +93,8 @@ struct engine_config {
     bool prefix_cache;
     uint32_t max_sessions;    /* 0: none can be opened */
     uint32_t session_idle_ms; /* a session that was not used for so long is closed; 0: never */
+
+    struct engine_speculation speculation;
 
     struct engine_quota quota; /* of each domain (user); 0: no limit of its own */
 

@@ -149,7 +149,7 @@ void engine_fill_options(struct sequence *s, const struct engine *e, const struc
         fill_biases(s, e);
     if (e->options.n_stops)
         fill_stops(s, e);
-    s->lazy = !s->n_stops && !has_penalties(&s->sampling);
+    s->lazy = !s->n_stops && !has_penalties(&s->sampling) && !(s->flags & LLM_SQE_SPECULATE);
 }
 
 /* ---- stop strings ---- */

@@ -212,6 +212,10 @@ void engine_fill_sequence(struct sequence *s, const struct engine *e, const stru
     s->flags = q->flags;
     if (s->session && s->session->no_cache)
         s->flags |= LLM_SQE_NO_CACHE;
+    if (speculation_wanted(&e->config.speculation, s->flags))
+        s->flags |= LLM_SQE_SPECULATE;
+    else
+        s->flags &= (uint8_t)~LLM_SQE_SPECULATE;
     s->choice = q->op == LLM_OP_GENERATE ? q->first_choice + choice : choice;
     s->sampling = (struct gpu_sampling){.temperature = q->temperature,
                                         .top_p = q->top_p,

@@ -334,29 +334,33 @@ static int make_clients(struct appliance *a, struct fail *f)
 
 static int make_core(struct appliance *a, struct fail *f)
 {
-    struct engine_config config = {.max_model_len = a->max_model_len,
-                                   .max_num_seqs = a->o.max_num_seqs,
-                                   .max_num_batched_tokens = a->o.max_num_batched_tokens,
-                                   .prefill_chunk = a->o.prefill_chunk,
-                                   .max_requests = a->o.max_requests,
-                                   .n_blocks = a->sizing.n_blocks,
-                                   .vocab = a->model->net.vocab,
-                                   .eog = a->model->vocab.eog,
-                                   .n_eog = a->model->vocab.n_eog,
-                                   .numerics_id = a->numerics_id,
-                                   .text = &a->text,
-                                   .max_itl_us = a->o.max_itl_ms * 1000,
-                                   .max_step_us = a->o.max_step_ms * 1000,
-                                   .queue_timeout_ms = a->o.queue_timeout_ms,
-                                   .timeout_ms = a->o.timeout_ms,
-                                   .max_waiting =
-                                       a->o.max_waiting ? a->o.max_waiting : a->o.max_requests,
-                                   .max_waiting_tokens = a->o.max_waiting_tokens,
-                                   .max_unread = a->o.max_unread_tokens,
-                                   .prefix_cache = a->o.prefix_caching,
-                                   .max_sessions = a->o.max_sessions,
-                                   .session_idle_ms = a->o.session_idle_s * 1000,
-                                   .quota = a->o.quota};
+    struct engine_config config = {
+        .max_model_len = a->max_model_len,
+        .max_num_seqs = a->o.max_num_seqs,
+        .max_num_batched_tokens = a->o.max_num_batched_tokens,
+        .prefill_chunk = a->o.prefill_chunk,
+        .max_requests = a->o.max_requests,
+        .n_blocks = a->sizing.n_blocks,
+        .vocab = a->model->net.vocab,
+        .eog = a->model->vocab.eog,
+        .n_eog = a->model->vocab.n_eog,
+        .numerics_id = a->numerics_id,
+        .text = &a->text,
+        .max_itl_us = a->o.max_itl_ms * 1000,
+        .max_step_us = a->o.max_step_ms * 1000,
+        .queue_timeout_ms = a->o.queue_timeout_ms,
+        .timeout_ms = a->o.timeout_ms,
+        .max_waiting = a->o.max_waiting ? a->o.max_waiting : a->o.max_requests,
+        .max_waiting_tokens = a->o.max_waiting_tokens,
+        .max_unread = a->o.max_unread_tokens,
+        .prefix_cache = a->o.prefix_caching,
+        .max_sessions = a->o.max_sessions,
+        .session_idle_ms = a->o.session_idle_s * 1000,
+        .speculation = {.by_default = a->o.speculative == SPECULATIVE_NGRAM,
+                        .max_tokens = a->o.speculative_tokens,
+                        .min_match = a->o.prompt_lookup_min,
+                        .max_match = a->o.prompt_lookup_max},
+        .quota = a->o.quota};
     int rc = make_clients(a, f);
     if (rc < 0)
         return rc;

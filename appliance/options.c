@@ -10,6 +10,7 @@
 
 #include "../shm/control.h"
 #include "config.h"
+#include "ngram.h"
 #include "options_table.h"
 
 #define FIELD(name) offsetof(struct options, name)
@@ -64,6 +65,19 @@ const struct option options_table[] = {
     {"block-size", BLOCK_SIZE, FIELD(block_size), 1, 65536, "N", "tokens of a KV block: 16", "16"},
     {"enable-prefix-caching", SWITCH, FIELD(prefix_caching), 0, 0, NULL,
      "prompts that begin alike share what was computed for them", "yes"},
+    {"speculative", SPECULATIVE, FIELD(speculative), 0, 0, "off|ngram",
+     "prompt lookup: computes what repeats several tokens a step; a request may say otherwise",
+     "off"},
+    {"speculative-tokens", NUMBER, FIELD(speculative_tokens), 0, GPU_KV_BLOCK, "N",
+     "tokens of a draft, fewer where they do not pay; 0: no request may speculate; also "
+     "--num-speculative-tokens",
+     "8"},
+    {"num-speculative-tokens", NUMBER, 0, 0, 0, "N", "the same", NULL,
+     .same_as = "speculative-tokens"},
+    {"prompt-lookup-min", NUMBER, FIELD(prompt_lookup_min), 1, NGRAM_MAX, "N",
+     "tokens that must stand in prompt or output as they do at its end", "2"},
+    {"prompt-lookup-max", NUMBER, FIELD(prompt_lookup_max), 1, NGRAM_MAX, "N",
+     "tokens by which several such places are compared", "8"},
     {"max-sessions", NUMBER, FIELD(max_sessions), 0, 65536, "N",
      "sessions that are open at the same time", "64"},
     {"session-idle-s", NUMBER, FIELD(session_idle_s), 0, 2592000, "N",
@@ -340,15 +354,17 @@ const int *options_values(enum option_kind kind)
     static const int waiters[] = {WAITER_AUTO, WAITER_URING, WAITER_EPOLL};
     static const int log_levels[] = {LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
                                      LOG_LEVEL_DEBUG};
-    return kind == ACTIVATIONS  ? activations
-           : kind == KV_TYPE    ? kv_types
-           : kind == HUGE_PAGES ? huge_pages
-           : kind == WAITER     ? waiters
-                                : log_levels;
+    static const int speculative[] = {SPECULATIVE_OFF, SPECULATIVE_NGRAM};
+    return kind == ACTIVATIONS   ? activations
+           : kind == KV_TYPE     ? kv_types
+           : kind == HUGE_PAGES  ? huge_pages
+           : kind == WAITER      ? waiters
+           : kind == SPECULATIVE ? speculative
+                                 : log_levels;
 }
 _Static_assert(sizeof(enum gpu_activations) == sizeof(int) && sizeof(enum gpu_kv_type) == 4 &&
                    sizeof(enum gpu_huge_pages) == 4 && sizeof(enum waiter_kind) == 4 &&
-                   sizeof(enum log_level) == 4,
+                   sizeof(enum log_level) == 4 && sizeof(enum options_speculative) == 4,
                "words are stored as int");
 
 static int set_value(const struct option *opt, void *field, const char *value, struct fail *f)
@@ -420,6 +436,7 @@ static int set_field(struct options *o, const struct option *opt, const char *va
     case HUGE_PAGES:
     case WAITER:
     case LOG_LEVEL:
+    case SPECULATIVE:
         return set_value(opt, field, value, f);
     case HELP:
     case VERSION:
@@ -514,6 +531,10 @@ static int check_whole(struct options *o, struct fail *f)
     if (o->gpu_memory_utilization > 0 && (o->num_kv_blocks || o->kv_cache_memory))
         return fail(f, -EINVAL, "--gpu-memory-utilization and --%s both size the KV pool: give one",
                     o->num_kv_blocks ? "num-kv-blocks" : "kv-cache-memory");
+    if (o->prompt_lookup_min > o->prompt_lookup_max)
+        return fail(f, -EINVAL,
+                    "--prompt-lookup-min %u is more than --prompt-lookup-max %u: give a higher one",
+                    o->prompt_lookup_min, o->prompt_lookup_max);
     return check_cpus(o, f);
 }
 
@@ -587,6 +608,9 @@ static void set_defaults(struct options *o)
                           .max_unread_tokens = 65536,
                           .drain_timeout_ms = 5000,
                           .prefix_caching = true,
+                          .speculative_tokens = 8,
+                          .prompt_lookup_min = 2,
+                          .prompt_lookup_max = 8,
                           .max_sessions = 64,
                           .session_idle_s = 300,
                           .max_step_ms = 100,

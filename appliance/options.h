@@ -25,6 +25,8 @@
 enum { OPTIONS_NO_CPU = UINT32_MAX, OPTIONS_TEXT = 6 << 10 };
 #define OPTIONS_FOREVER UINT32_MAX /* idle_spin_us: never sleeps */
 
+enum options_speculative { SPECULATIVE_OFF, SPECULATIVE_NGRAM };
+
 /* Strings point into argv or into `text`, so this is not copied. 0 stands for "not given" where the
  * default needs the model or machine. */
 struct options {
@@ -57,9 +59,12 @@ struct options {
     uint32_t max_unread_tokens; /* 65536 */
     uint32_t drain_timeout_ms;  /* 5000 */
 
-    bool prefix_caching;     /* yes */
-    uint32_t max_sessions;   /* 64 */
-    uint32_t session_idle_s; /* 300; 0: never */
+    bool prefix_caching;                           /* yes */
+    enum options_speculative speculative;          /* what requests do that say nothing: off */
+    uint32_t speculative_tokens;                   /* 8; 0: none may */
+    uint32_t prompt_lookup_min, prompt_lookup_max; /* 2, 8 */
+    uint32_t max_sessions;                         /* 64 */
+    uint32_t session_idle_s;                       /* 300; 0: never */
 
     /* of each user; 0: none */
     uint32_t quota_clients;

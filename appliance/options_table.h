@@ -23,6 +23,7 @@ enum option_kind {
     HUGE_PAGES,
     WAITER,
     LOG_LEVEL,
+    SPECULATIVE,
     HELP,
     VERSION
 };

@@ -45,6 +45,11 @@ int schedule_create(struct schedule *c, const struct engine_config *config, stru
     int code = kv_pool_create(&c->pool, config->n_blocks, f);
     if (code < 0)
         return code;
+    code = speculation_create(&c->speculation, config, f);
+    if (code < 0) {
+        schedule_destroy(c);
+        return code;
+    }
     c->watermark = (config->n_blocks + WATERMARK_SHARE - 1) / WATERMARK_SHARE;
     if (!allocate(c, rows, seqs)) {
         schedule_destroy(c);
@@ -58,6 +63,7 @@ int schedule_create(struct schedule *c, const struct engine_config *config, stru
 void schedule_destroy(struct schedule *c)
 {
     kv_pool_destroy(&c->pool);
+    speculation_destroy(&c->speculation);
     free(c->running);
     free(c->turns);
     free(c->ended);
@@ -141,6 +147,7 @@ void schedule_leave_running(struct schedule *c, struct sequence *s)
     c->n_running--;
     s->owner->n_running--;
     s->rows = 0;
+    speculation_leave(&c->speculation, s);
 }
 
 static void note_admission(struct schedule *c, struct sequence *s)
@@ -175,6 +182,7 @@ void schedule_enter_running(struct schedule *c, struct sequence *s)
     s->fresh = true;
     s->n_admitted = s->n_tokens;
     s->rows = 0;
+    speculation_enter(&c->speculation, s);
     if (!s->fork) {
         schedule_adopt_cached(c, s);
         schedule_own_last_block(c, s);

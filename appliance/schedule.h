@@ -43,6 +43,7 @@
 #include "kv_pool.h"
 #include "queue.h"
 #include "sequence.h"
+#include "speculate.h"
 #include "stats.h"
 
 struct schedule {
@@ -63,6 +64,7 @@ struct schedule {
     uint32_t prompt_steps;  /* that had running prompts since the oldest of them went first */
     uint32_t starved;       /* steps in a row whose promise left no row to a prompt */
     struct cost cost;
+    struct speculation speculation;
 
     /* the step */
     uint64_t now_ns;
@@ -119,6 +121,11 @@ void schedule_advance(struct schedule *c, uint64_t step_ns);
 /* True if the end of the step that is formed or runs sees to the history of s, too: once in
  * SEQUENCE_TAIL steps. */
 bool schedule_has_turn(const struct schedule *c, const struct sequence *s);
+
+/* True if that output of the step draws the next token of s: no token that its row stands on was a
+ * draft that proved wrong, and s has not ended. Then its row counts as computed. To be asked in the
+ * order of the outputs, each after the tokens before it are in the history. */
+bool schedule_confirm(struct schedule *c, struct sequence *s, uint32_t output);
 
 /* Takes a sequence out of queue or running set, state ENDING, and gives its blocks back; one of a
  * session keeps them as a lease. */

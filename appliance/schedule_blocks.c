@@ -209,6 +209,16 @@ static uint32_t blocks_promised(const struct schedule *c)
     return n;
 }
 
+bool schedule_cover_to_spare(struct schedule *c, struct sequence *s, uint32_t inputs)
+{
+    while (s->n_blocks < kv_blocks_for(inputs)) {
+        uint64_t kept = (uint64_t)blocks_promised(c) + c->n_running + c->watermark;
+        if (c->pool.n_free <= kept || domain_is_full(c, s->domain) || !schedule_take_block(c, s))
+            return false;
+    }
+    return true;
+}
+
 bool schedule_blocks_allow(struct schedule *c, uint32_t wanted)
 {
     uint64_t all = (uint64_t)wanted + blocks_promised(c) + c->watermark;

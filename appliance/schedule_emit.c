@@ -12,25 +12,26 @@ static struct gpu_output *next_output(struct schedule *c, struct sequence *s, bo
     uint64_t key = draws ? s->admission : 0;
     assert(i < c->config->max_num_batched_tokens);
     if (!draws || c->output_key[i] != key)
-        c->outputs[i] = (struct gpu_output){.target = -1, .sampling = s->sampling};
+        c->outputs[i] =
+            (struct gpu_output){.target = -1, .sampling = s->sampling, .n_prompt = s->n_prompt};
     c->output_key[i] = key;
     c->output_of[i] = s;
     return &c->outputs[i];
 }
 
-static void emit_draw(struct schedule *c, struct sequence *s, uint32_t row)
+/* The token at that position: the next one of the history, or one behind a draft. */
+static void emit_draw(struct schedule *c, struct sequence *s, uint32_t row, uint32_t position)
 {
     struct gpu_output *o = next_output(c, s, true);
     o->row = row;
-    o->position = s->n_tokens;
+    o->position = position;
     if (!s->lazy) {
         o->history = s->tokens;
-        o->n_prompt = s->n_prompt;
-        o->n_history = s->n_tokens;
+        o->n_history = position;
     }
     if (s->n_top) {
         o->n_top = s->n_top;
-        o->top = sequence_top(s, s->n_tokens - s->base);
+        o->top = sequence_top(s, position - s->base);
     }
 }
 
@@ -64,13 +65,14 @@ static struct sequence *next_fork(const struct schedule *c, const struct sequenc
     return c->running[(*at)++];
 }
 
-static void emit_draws(struct schedule *c, struct sequence *s, uint32_t last_row)
+/* Of the last token's row, and of the rows of a draft. */
+static void emit_draws(struct schedule *c, struct sequence *s, uint32_t first_row)
 {
-    if (s->n_computed + s->rows < s->n_tokens)
-        return;
-    emit_draw(c, s, last_row);
+    uint32_t end = s->n_computed + s->rows, last_row = first_row + s->rows - 1;
+    for (uint32_t position = s->n_tokens; position <= end; position++)
+        emit_draw(c, s, last_row - (end - position), position);
     for (uint32_t i = 0, at = 0; i < s->n_forks; i++)
-        emit_draw(c, next_fork(c, s, &at), last_row);
+        emit_draw(c, next_fork(c, s, &at), last_row, s->n_tokens);
 }
 
 static void count_rows(struct schedule *c, const struct sequence *s)
@@ -126,7 +128,7 @@ static void emit_rows(struct schedule *c, struct sequence *s)
     if (sequence_scores(s))
         emit_scores(c, s, first_row);
     else if (s->op == LLM_OP_GENERATE)
-        emit_draws(c, s, c->step.n_rows - 1);
+        emit_draws(c, s, first_row);
 }
 
 static void emit_all(struct schedule *c, enum sequence_state state)
@@ -192,12 +194,14 @@ static void count_again(struct schedule *c, struct sequence *s)
         s->was_computed = upto;
 }
 
+/* The rows of a draft are paid for by its owner, right or wrong, and count as computed when their
+ * tokens hold (schedule_confirm). */
 static void advance(struct schedule *c, struct sequence *s)
 {
     bool decodes = s->state == SEQUENCE_DECODE;
     if (!decodes)
         count_again(c, s);
-    s->n_computed += s->rows;
+    s->n_computed += decodes && s->rows ? 1 : s->rows;
     s->owner->served += s->rows;
     s->rows = 0;
     if (!decodes)
@@ -254,8 +258,10 @@ static void end_appends(struct schedule *c)
 
 void schedule_advance(struct schedule *c, uint64_t step_ns)
 {
-    if (c->step.n_rows)
+    if (c->step.n_rows) {
         cost_observe(&c->cost, &c->shape, step_ns);
+        speculate_observe(c, step_ns);
+    }
     for (uint32_t i = 0; i < c->n_running; i++)
         advance(c, c->running[i]);
     take_turns(c);

@@ -1,6 +1,6 @@
 /* schedule_parts.h - how the scheduler's files call each other: schedule.c (who waits, who runs),
  * schedule_blocks.c (who holds which blocks), schedule_plan.c (rows of a step), schedule_emit.c
- * (the step as plain data, and what it changed). */
+ * (the step as plain data, and what it changed), speculate.c (rows of drafts). */
 #ifndef LLMD_SCHEDULE_PARTS_H
 #define LLMD_SCHEDULE_PARTS_H
 
@@ -27,6 +27,10 @@ bool schedule_take_block(struct schedule *c, struct sequence *s);
 bool schedule_cover_by_force(struct schedule *c, struct sequence *s, uint32_t inputs);
 /* Extends it as far as blocks are free. Returns how many tokens it covers then, at most `inputs`. */
 uint32_t schedule_cover_if_free(struct schedule *c, struct sequence *s, uint32_t inputs);
+/* Extends it over `inputs` tokens out of blocks that nobody needs soon: no lease is dropped; what
+ * running prompts still need, one for each that runs and the watermark are left. False where they do
+ * not suffice. */
+bool schedule_cover_to_spare(struct schedule *c, struct sequence *s, uint32_t inputs);
 /* Blocks for the known history and one token more, if there will be one. */
 uint32_t schedule_blocks_wanted(const struct sequence *s);
 /* True if `wanted` more blocks are there, beside what was promised; leases are dropped for it,
@@ -59,5 +63,12 @@ void schedule_plan(struct schedule *c);
 /* ---- schedule_emit.c ---- */
 
 void schedule_emit(struct schedule *c);
+
+/* ---- speculate.c ---- */
+
+/* Drafts, in what the plan has left of the step: rows of what decodes. */
+void speculate_plan(struct schedule *c);
+/* The step took so long. */
+void speculate_observe(struct schedule *c, uint64_t step_ns);
 
 #endif

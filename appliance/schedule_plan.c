@@ -434,6 +434,7 @@ void schedule_plan(struct schedule *c)
     c->starved = wanted && !c->shape.prefill_rows ? c->starved + 1 : 0;
     if (c->budget == c->config->max_num_batched_tokens) /* the prompts found no blocks */
         plan_decodes(c, c->budget);
+    speculate_plan(c);
 }
 
 /* ---- what to expect ---- */

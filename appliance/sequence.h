@@ -51,6 +51,7 @@ enum {
 };
 
 struct session;
+struct ngram;
 
 /* A client, as far as it has sequences. */
 struct sequence_owner {
@@ -124,8 +125,9 @@ struct sequence {
     enum llm_finish finish; /* ENDING */
     uint32_t preemptions;
     uint32_t n_cached; /* prompt tokens that the prefix cache or the session had, first admission */
-    uint32_t n_admitted; /* tokens when it was admitted last: what a preemption would throw away */
-    uint32_t n_brought;  /* tokens that its entry brought: what a quota of the queue counts */
+    uint32_t n_admitted;  /* tokens when it was admitted last: what a preemption would throw away */
+    uint32_t n_brought;   /* tokens that its entry brought: what a quota of the queue counts */
+    struct ngram *lookup; /* of one that runs and speculates (speculate.h), else NULL */
 
     struct stop_set *stops; /* where n_stops is not 0 */
     struct stop_state stop_state;

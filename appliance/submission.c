@@ -24,11 +24,15 @@ static bool rest_is_zero(const struct llm_sqe *q)
            (q->op == LLM_OP_CANCEL || q->session || !q->target);
 }
 
+enum { SPECULATION = LLM_SQE_SPECULATE | LLM_SQE_NO_SPECULATION };
+
 static bool flags_fit(const struct llm_sqe *q)
 {
     bool session = q->session != 0;
     return !(q->flags & ~LLM_SQE_FLAGS) && (session || !(q->flags & LLM_SQE_INTERRUPT)) &&
-           (q->op == LLM_OP_SESSION_OPEN || !(q->flags & LLM_SQE_PIN));
+           (q->op == LLM_OP_SESSION_OPEN || !(q->flags & LLM_SQE_PIN)) &&
+           (q->op == LLM_OP_GENERATE || !(q->flags & SPECULATION)) &&
+           (q->flags & SPECULATION) != SPECULATION;
 }
 
 static bool well_formed(const struct llm_sqe *q)

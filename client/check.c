@@ -53,8 +53,8 @@ static int check_version(struct llm_client *c, const struct llm_request *r)
         return 0;
     return FAIL(c, -ENOTSUP,
                 "the engine speaks version %d.%u of the protocol; sessions, labels, deadlines, "
-                "timeouts, priorities, penalties, biases, stop strings and candidates need 1.1: "
-                "update llmd",
+                "timeouts, priorities, penalties, biases, stop strings, candidates and speculation "
+                "need 1.1: update llmd",
                 LLM_ABI_MAJOR, c->limits.abi_minor);
 }
 
@@ -284,6 +284,17 @@ static int check_session(struct llm_client *c, const struct llm_request *r)
     return 0;
 }
 
+static int check_speculation(struct llm_client *c, const struct llm_request *r)
+{
+    bool on = r->flags & LLM_SQE_SPECULATE, off = r->flags & LLM_SQE_NO_SPECULATION;
+    if ((on || off) && r->op != LLM_OP_GENERATE)
+        return FAIL(c, LLM_EPARAM, "LLM_SQE_%s is of a generate",
+                    on ? "SPECULATE" : "NO_SPECULATION");
+    if (on && off)
+        return FAIL(c, LLM_EPARAM, "LLM_SQE_SPECULATE and LLM_SQE_NO_SPECULATION: give one");
+    return 0;
+}
+
 static int check_head(struct llm_client *c, const struct llm_request *r)
 {
     if (r->op == LLM_OP_CANCEL)
@@ -307,6 +318,8 @@ int request_check(struct llm_client *c, const struct llm_request *r)
         rc = check_version(c, r);
     if (!rc)
         rc = check_session(c, r);
+    if (!rc)
+        rc = check_speculation(c, r);
     if (!rc)
         rc = check_labels(c, r);
     if (!rc)

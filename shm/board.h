@@ -111,6 +111,9 @@ struct llm_board {
     order_u64 refused_for[LLM_REFUSALS];  /* by enum llm_refusal */
     order_u64 finished_for[LLM_FINISHES]; /* choices that were accepted, by enum llm_finish */
     order_u64 threads_in_use; /* gauge: fewer than `threads` while others' work holds some up */
+    /* speculation: drafts, their tokens (a row each, among decode_rows), and those of them that were
+     * drawn */
+    order_u64 spec_drafts, spec_draft_tokens, spec_accepted_tokens;
 
     alignas(0x1000) struct llm_histogram step; /* one step of the backend */
     struct llm_histogram overhead;             /* the engine's own part between two busy steps */
@@ -127,7 +130,7 @@ struct llm_board {
 
 _Static_assert(offsetof(struct llm_board, state) == 0x800 &&
                    offsetof(struct llm_board, running) == 0x840 &&
-                   offsetof(struct llm_board, threads_in_use) + 8 <= 0x1000 &&
+                   offsetof(struct llm_board, spec_accepted_tokens) + 8 <= 0x1000 &&
                    offsetof(struct llm_board, step) == 0x1000 &&
                    offsetof(struct llm_board, errors_written) == 0x4000,
                "board layout");

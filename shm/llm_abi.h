@@ -71,7 +71,12 @@ enum llm_sqe_flags {
     LLM_SQE_INTERRUPT = 4, /* of a session: what is generated on it is cancelled first */
     LLM_SQE_NO_CACHE = 8,  /* neither takes blocks from the prefix cache nor leaves any there */
     LLM_SQE_PIN = 16,      /* SESSION_OPEN: its blocks stay resident, within the quota of pins */
-    LLM_SQE_FLAGS = 31     /* all flags; others must be zero */
+    /* GENERATE: whether it speculates by prompt lookup (it may, where the engine can); neither: as the
+     * engine does by default. Tokens and log-probabilities are the same; more of them may come at
+     * once */
+    LLM_SQE_SPECULATE = 32,
+    LLM_SQE_NO_SPECULATION = 64,
+    LLM_SQE_FLAGS = 127 /* all flags; others must be zero */
 };
 
 /* A class goes before the next one; within a class the earliest deadline. */

@@ -53,6 +53,7 @@ static float penalized(float x, uint32_t n, const struct gpu_sampling *s)
 
 static void penalize(const struct gpu_output *out, float *x, uint32_t *seen)
 {
+    assert(out->n_prompt <= out->n_history);
     count(out, seen);
     for (uint32_t i = 0; i < out->n_history; i++) {
         uint32_t t = (uint32_t)out->history[i];
@@ -65,7 +66,6 @@ static void penalize(const struct gpu_output *out, float *x, uint32_t *seen)
 void penalty_apply(const struct gpu_output *out, const float *logits, uint32_t vocab, float *x,
                    void *seen)
 {
-    assert(out->n_prompt <= out->n_history);
     memcpy(x, logits, vocab * sizeof *x);
     for (uint32_t i = 0; i < out->sampling.n_biases; i++) {
         const struct gpu_bias *b = &out->sampling.biases[i];

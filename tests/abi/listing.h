@@ -76,6 +76,8 @@ static void list_abi(FILE *out)
     VALUE(LLM_SQE_INTERRUPT);
     VALUE(LLM_SQE_NO_CACHE);
     VALUE(LLM_SQE_PIN);
+    VALUE(LLM_SQE_SPECULATE);
+    VALUE(LLM_SQE_NO_SPECULATION);
 #endif
     LIMIT(LLM_SQE_FLAGS);
 #if LLM_ABI_MINOR >= 1
@@ -344,6 +346,9 @@ static void list_board(FILE *out)
     FIELD(llm_board, refused_for);
     FIELD(llm_board, finished_for);
     FIELD(llm_board, threads_in_use);
+    FIELD(llm_board, spec_drafts);
+    FIELD(llm_board, spec_draft_tokens);
+    FIELD(llm_board, spec_accepted_tokens);
 #endif
     FIELD(llm_board, step);
     FIELD(llm_board, overhead);

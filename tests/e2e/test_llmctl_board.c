@@ -130,6 +130,7 @@ static void figures_of_a_frame(void **state)
     has(frame, "prefix hits 25.0 %");
     has(frame, "(250 of 1000 tokens)");
     has(frame, "rows/step 8.0");
+    assert_null(strstr(frame, "drafts"));
     has(frame, "preemptions 4");
     has(frame, "refused   6  queue 4  deadline 2");
     has(frame, "deadline misses 1");
@@ -160,6 +161,29 @@ static void rates_of_a_dead_one(void **state)
     has(frame, "THE ENGINE HAS DIED");
     has(frame, "prefill 100.0  decode 60.0  steps/s 20.0");
     free(frame);
+}
+
+/* A row of a draft that was wrong is no token. */
+static void drafts(void **state)
+{
+    (void)state;
+    make(false);
+    fill();
+    order_set64(&board->spec_drafts, 500);
+    order_set64(&board->spec_draft_tokens, 1600);
+    order_set64(&board->spec_accepted_tokens, 1000);
+    char *frame = once(80);
+    has(frame, "decode 50.0");
+    has(frame, "drafts    accepted 62.5 %  (1000 of 1600 tokens)");
+    free(frame);
+    char *text = ctl_text(0, "status");
+    has(text, "speculation: 1000 of 1600 draft tokens accepted, in 500 drafts");
+    free(text);
+    json_t *o = ctl_json("status --json");
+    assert_int_equal(whole(o, "spec_drafts"), 500);
+    assert_int_equal(whole(o, "spec_draft_tokens"), 1600);
+    assert_int_equal(whole(o, "spec_accepted_tokens"), 1000);
+    json_decref(o);
 }
 
 /* ---- what may stand in it ---- */
@@ -264,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(figures_of_a_frame, take_away),
         cmocka_unit_test_teardown(rates_of_a_dead_one, take_away),
+        cmocka_unit_test_teardown(drafts, take_away),
         cmocka_unit_test_teardown(last_errors, take_away),
         cmocka_unit_test_teardown(any_bytes, take_away),
         cmocka_unit_test_teardown(not_a_board, take_away),

@@ -276,6 +276,9 @@ class Sampling(Gateway):
         greedy = self.chat().choices[0].message.content
         self.assertEqual(self.chat(temperature=1, extra_body={"top_k": 1}).choices[0].message.content, greedy)
         self.assertEqual(self.chat(temperature=1, extra_body={"min_p": 1}).choices[0].message.content, greedy)
+        for method in ("ngram", "off"):
+            drafted = self.chat(temperature=0, extra_body={"speculative": method})
+            self.assertEqual(drafted.choices[0].message.content, greedy)
 
 
 class Tools(Gateway):

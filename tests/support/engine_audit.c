@@ -11,6 +11,24 @@ struct count {
     uint64_t queue_tokens;
 };
 
+/* Who runs and speculates has an index of its own. */
+static void audit_indices(const struct engine *e)
+{
+    const struct speculation *x = &e->schedule.speculation;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < e->table.max_requests; i++) {
+        const struct sequence *s = &e->table.slots[i];
+        bool wanted = x->n && s->op == LLM_OP_GENERATE && s->flags & LLM_SQE_SPECULATE;
+        if (s->state == SEQUENCE_FREE)
+            continue;
+        assert_int_equal(s->lookup != NULL, sequence_running(s) && wanted);
+        used += s->lookup != NULL;
+        for (uint32_t k = 0; s->lookup && k < x->n_free; k++)
+            assert_true(s->lookup != &x->indices[x->free_stack[k]]);
+    }
+    assert_int_equal(x->n - x->n_free, used);
+}
+
 /* Blocks that nothing needs: at most one of each sequence. */
 static void audit_history(const struct sequence *s, const struct engine *e)
 {
@@ -125,6 +143,7 @@ void rig_audit(const struct rig *r)
             audit_owner(s->owner);
     }
     audit_pool(&e->schedule.pool, n.refs);
+    audit_indices(e);
     assert_int_equal(e->schedule.n_running, n.running);
     assert_int_equal(e->schedule.n_followers, n.followers);
     assert_int_equal(e->schedule.queue.n, n.queued);

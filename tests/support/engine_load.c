@@ -59,6 +59,20 @@ static void random_limits(struct load *k)
         c->session_idle_ms = 1;
 }
 
+/* With few tokens in the vocabulary the fake's histories repeat, the more the fewer: drafts hold
+ * always, often, seldom. */
+static void random_speculation(struct load *k)
+{
+    static const uint32_t drafts[] = {0, 1, 3, 8, GPU_KV_BLOCK}, kinds[] = {97, 97, 1, 2, 3, 12};
+    struct engine_config *c = &k->r.config;
+    uint32_t min = 1 + load_below(k, 3);
+    c->vocab = one_of(k, kinds, 6);
+    c->speculation = (struct engine_speculation){.by_default = once_in(k, 2),
+                                                 .max_tokens = one_of(k, drafts, 5),
+                                                 .min_match = min,
+                                                 .max_match = min + load_below(k, 6)};
+}
+
 void load_begin(struct load *k, uint64_t seed)
 {
     memset(k, 0, sizeof *k);
@@ -69,6 +83,7 @@ void load_begin(struct load *k, uint64_t seed)
     uint32_t domains = 1 + load_below(k, 3);
     for (uint32_t i = 0; i < RIG_CLIENTS; i++)
         k->r.domain[i] = i % domains;
+    random_speculation(k);
 }
 
 /* ---- entries ---- */
@@ -124,6 +139,13 @@ static void random_manner(struct load *k, struct llm_sqe *q)
         q->temperature = once_in(k, 2) ? 0.8f : 0.0f;
         q->flags |= (uint8_t)load_below(k, 4); /* IGNORE_EOS, LOGPROBS */
         q->max_itl_us = once_in(k, 8) ? 40 : 0;
+        if (once_in(k, 3))
+            q->flags |= once_in(k, 3) ? LLM_SQE_NO_SPECULATION : LLM_SQE_SPECULATE;
+        if (once_in(k, 5)) {
+            q->repetition = 1.25f;
+            q->presence = 0.5f;
+            q->frequency = once_in(k, 2) ? 0.25f : 0.0f;
+        }
         if (once_in(k, 20))
             q->deadline_us = 1 + load_below(k, 5000);
     }

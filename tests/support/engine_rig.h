@@ -1,6 +1,7 @@
 /* engine_rig.h - the scheduling core on a bench: a fake backend under it, arrays in place of rings
- * above it, time that passes only when a step is computed or the test says so. Every completion is
- * checked as it comes (order of positions, one final, room kept). The rig keeps a book of the
+ * above it, time that passes only when a step is computed or the test says so (with a backend of the
+ * test's own: a microsecond at each look). Every completion is checked as it comes (order of positions,
+ * one final, room kept). The rig keeps a book of the
  * sessions, what each one's history must be; what a request should have brought is computed from
  * that and the fake's model alone.
  *

@@ -201,7 +201,7 @@ static bool has_penalties(const struct gpu_sampling *s)
 static void check_history(const struct gpu_output *o, uint64_t hash)
 {
     if (!o->history) {
-        DEMAND(!has_penalties(&o->sampling) && !o->n_prompt && !o->n_history);
+        DEMAND(!has_penalties(&o->sampling) && !o->n_history);
         return;
     }
     DEMAND(o->n_prompt <= o->n_history && o->n_history == o->position);

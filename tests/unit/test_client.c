@@ -201,7 +201,7 @@ static void wrong_requests_never_leave(void **state)
     WRONG(-EINVAL, q->size = 0);
     WRONG(-EINVAL, q->op = LLM_OP_CANCEL);
     WRONG(-EINVAL, q->op = 1000);
-    WRONG(-EINVAL, q->flags = 32);
+    WRONG(-EINVAL, q->flags = LLM_SQE_FLAGS + 1);
     WRONG(-EINVAL, q->flags = 256);
     WRONG(-EINVAL, q->tokens = NULL);
     WRONG(-EINVAL, q->tokens = (const int32_t *)((const char *)prompt + 1));

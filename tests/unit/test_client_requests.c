@@ -324,7 +324,11 @@ static void wrong_requests_never_leave(void **state)
     static const int32_t beyond[] = {1, FAKE_VOCAB};
     struct llm_label two[] = {label(0, 1), label(0, 1)}, none = {words, 0}, far = {beyond, 2};
     struct llm_label broad = label(0, 300), null = {NULL, 1};
-    WRONG(-EINVAL, q->flags = 32);
+    WRONG(-EINVAL, q->flags = LLM_SQE_FLAGS + 1);
+    WRONG(LLM_EPARAM, q->flags = LLM_SQE_SPECULATE | LLM_SQE_NO_SPECULATION);
+    WRONG(LLM_EPARAM, q->op = LLM_OP_SCORE, q->flags = LLM_SQE_SPECULATE);
+    WRONG(LLM_EPARAM, q->op = LLM_OP_SESSION_OPEN, q->session = 1,
+          q->flags = LLM_SQE_NO_SPECULATION);
     WRONG(LLM_EPARAM, q->priority = 3);
     WRONG(LLM_EPARAM, q->flags = LLM_SQE_INTERRUPT);
     WRONG(LLM_EPARAM, q->flags = LLM_SQE_PIN);
@@ -441,6 +445,7 @@ static void an_engine_of_1_0_is_never_sent_what_it_does_not_know(void **state)
     assert_int_equal(l.abi_minor, 0);
     assert_int_equal(f->hello.minor, LLM_ABI_MINOR);
     WRONG(-ENOTSUP, q->flags = LLM_SQE_NO_CACHE);
+    WRONG(-ENOTSUP, q->flags = LLM_SQE_SPECULATE);
     WRONG(-ENOTSUP, q->session = 1);
     WRONG(-ENOTSUP, q->priority = LLM_PRIORITY_HIGH);
     WRONG(-ENOTSUP, q->deadline_us = 1);

@@ -291,7 +291,7 @@ static void the_example_says_the_defaults(void **state)
     }
     fclose(file);
     free(plain);
-    assert_int_equal(defaults, 32);
+    assert_int_equal(defaults, 36);
     assert_int_equal(examples, 11);
 }
 

@@ -1,6 +1,6 @@
 /* Metamorphic: under random workloads (arrivals, lengths, priorities, cancels, sessions with forks and
  * rewinds, pressure that forces preemption, cache on and off, chunk sizes, promised gaps, several
- * users) each request's tokens and log-probabilities are those of its run alone, bit by bit, and the
+ * users, speculation on and off) each request's tokens and log-probabilities are those of its run alone, bit by bit, and the
  * engine's books are right between all steps. LLMD_EXHAUSTIVE in the environment: many seeds. A
  * failing seed is printed; run it alone with SEED=n. */
 #include "../support/engine_load.h"
@@ -15,6 +15,7 @@ enum { ENTRIES = 100, SEEDS = 200, SEEDS_EXHAUSTIVE = 5000 };
 /* What the workloads met, all together: a test that meets nothing shows nothing. */
 static struct {
     uint64_t served, streams, preemptions, hits, copies, evicted, expired, recomputed, finals[8];
+    uint64_t drafted, accepted;
 } met;
 
 static void note(const struct load *k)
@@ -28,6 +29,8 @@ static void note(const struct load *k)
     met.evicted += rig_figure(&b->session_evictions);
     met.expired += rig_figure(&b->sessions_expired);
     met.recomputed += rig_figure(&b->recomputed_tokens);
+    met.drafted += rig_figure(&b->spec_draft_tokens);
+    met.accepted += rig_figure(&b->spec_accepted_tokens);
     for (uint32_t i = 0; i < k->r.n_streams; i++)
         met.finals[k->r.streams[i].final.finish % 8]++;
 }
@@ -70,6 +73,7 @@ static void random_seeds(void **state)
         return;
     assert_true(met.preemptions && met.hits && met.copies && met.evicted && met.expired);
     assert_true(met.recomputed && met.served > met.streams / 4);
+    assert_true(met.accepted > 1000 && met.drafted > met.accepted + 1000);
     for (int i = 0; i <= LLM_FINISH_ERROR; i++)
         assert_true(met.finals[i]);
 }

@@ -80,6 +80,9 @@ static void figures_are_the_boards(void **state)
     order_set64(&board.last_step_ns, 4750000000u);
     order_set64(&board.threads_in_use, 3);
     order_set64(&board.refused_for[LLM_REFUSED_QUEUE], 7);
+    order_set64(&board.spec_drafts, 20);
+    order_set64(&board.spec_draft_tokens, 60);
+    order_set64(&board.spec_accepted_tokens, 45);
     order_set64(&board.finished_for[LLM_FINISH_STOP], 11);
     order_set64(&board.finished_for[LLM_FINISH_CANCELLED], 1);
     order_set64(&board.finished_for[LLM_FINISH_TIMEOUT], 2);
@@ -87,6 +90,9 @@ static void figures_are_the_boards(void **state)
     char *text = written(&one, 1);
     assert_true(of_tiny(text, "vllm:num_requests_running", "") == 3);
     assert_true(of_tiny(text, "vllm:num_requests_waiting", "") == 4);
+    assert_true(of_tiny(text, "vllm:spec_decode_num_drafts_total", "") == 20);
+    assert_true(of_tiny(text, "vllm:spec_decode_num_draft_tokens_total", "") == 60);
+    assert_true(of_tiny(text, "vllm:spec_decode_num_accepted_tokens_total", "") == 45);
     assert_true(of_tiny(text, "llmd_prefill_backlog_seconds", "") == 1.5);
     assert_true(of_tiny(text, "llmd_compute_threads_in_use", "") == 3);
     assert_true(of_tiny(text, "llmd_last_step_age_seconds", "") == 0.25);

@@ -126,6 +126,31 @@ static void promises_and_quotas(void **state)
     assert_int_equal(o.quota_memory, 10 << 20);
 }
 
+static void speculation(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--model a"), OPTIONS_RUN);
+    assert_int_equal(o.speculative, SPECULATIVE_OFF);
+    assert_int_equal(o.speculative_tokens, 8);
+    assert_int_equal(o.prompt_lookup_min, 2);
+    assert_int_equal(o.prompt_lookup_max, 8);
+    assert_int_equal(parse("--model a --speculative ngram --num-speculative-tokens 5 "
+                           "--prompt-lookup-min 3 --prompt-lookup-max 4"),
+                     OPTIONS_RUN);
+    assert_int_equal(o.speculative, SPECULATIVE_NGRAM);
+    assert_int_equal(o.speculative_tokens, 5);
+    assert_int_equal(o.prompt_lookup_min, 3);
+    assert_int_equal(o.prompt_lookup_max, 4);
+    assert_int_equal(parse("--model a --speculative off --speculative-tokens 0"), OPTIONS_RUN);
+    refused("--model a --speculative", "--speculative needs a value: --speculative off|ngram");
+    refused("--model a --speculative eagle", "--speculative is one of off|ngram, not 'eagle'");
+    refused("--model a --speculative-tokens 17", "16");
+    refused("--model a --prompt-lookup-min 0", "1 to 64");
+    refused("--model a --prompt-lookup-max 65", "1 to 64");
+    refused("--model a --prompt-lookup-min 9", "--prompt-lookup-min 9 is more than "
+                                               "--prompt-lookup-max 8");
+}
+
 static void switches_in_every_form(void **state)
 {
     (void)state;
@@ -369,6 +394,7 @@ int main(void)
                                        cmocka_unit_test(every_option),
                                        cmocka_unit_test(equals_sign_and_repeats),
                                        cmocka_unit_test(promises_and_quotas),
+                                       cmocka_unit_test(speculation),
                                        cmocka_unit_test(switches_in_every_form),
                                        cmocka_unit_test(names_of_others),
                                        cmocka_unit_test(spinning_for_ever),

@@ -39,6 +39,12 @@ static const struct figure figures[] = {
      PLACE(prefix_queries), 0},
     {"vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", COUNTER,
      PLACE(prefix_hits), 0},
+    {"vllm:spec_decode_num_drafts_total", "Drafts of prompt lookup.", COUNTER, PLACE(spec_drafts),
+     0},
+    {"vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.", COUNTER,
+     PLACE(spec_draft_tokens), 0},
+    {"vllm:spec_decode_num_accepted_tokens_total", "Of these, the ones that were drawn.", COUNTER,
+     PLACE(spec_accepted_tokens), 0},
 
     {"llmd_clients", "Clients that are connected.", GAUGE, PLACE(clients), 0},
     {"llmd_clients_connected_total", "Clients that ever connected.", COUNTER, PLACE(clients_total),

@@ -22,7 +22,7 @@ typedef int reader(struct params *p, const char *name, const json_t *v, struct p
 
 static reader read_stop, read_seed, read_logprobs, read_bias, read_stream_options, read_format,
     read_messages, read_tools, read_tool_choice, read_prompt, read_suffix, read_modalities,
-    read_top_p, read_top_k;
+    read_top_p, read_top_k, read_speculative;
 
 /* ---- the table ---- */
 
@@ -53,6 +53,7 @@ static const struct parameter {
     {"logit_bias", BOTH, READ, .read = read_bias},
     {"logprobs", BOTH, READ, .read = read_logprobs},
     {"ignore_eos", BOTH, BOOLEAN, AT(ignore_eos)},
+    {"speculative", BOTH, READ, .read = read_speculative}, /* ours: what the engine's option says */
     {"user", BOTH, WITHOUT_EFFECT},
     {"max_tokens", API_CHAT, WHOLE, AT(max_tokens), 1, UINT32_MAX - 1},
     {"max_completion_tokens", API_CHAT, WHOLE, AT(max_tokens), 1, UINT32_MAX - 1},
@@ -185,6 +186,19 @@ static int read_top_k(struct params *p, const char *name, const json_t *v, struc
     if (json_is_integer(v) && json_integer_value(v) == -1)
         return p->top_k = 0, 0;
     return read_whole(&p->top_k, &range, v, problem);
+}
+
+static int read_speculative(struct params *p, const char *name, const json_t *v,
+                            struct problem *problem)
+{
+    const char *method = json_string_value(v);
+    if (!method)
+        return wrong_type(problem, name, "a string");
+    if (strcmp(method, "ngram") && strcmp(method, "off"))
+        return problem_value(problem, name, "'%s' is \"%.40s\": it must be \"ngram\" or \"off\"",
+                             name, method);
+    p->speculation = strcmp(method, "off") ? LLM_SQE_SPECULATE : LLM_SQE_NO_SPECULATION;
+    return 0;
 }
 
 /* Any 64-bit number; the one that means "draw one" to the library stands for another. */

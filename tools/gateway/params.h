@@ -34,6 +34,7 @@ struct params {
     bool stream, include_usage, echo, logprobs, ignore_eos, add_generation_prompt,
         continue_final_message;
     uint32_t top_logprobs;
+    uint32_t speculation;   /* LLM_SQE_SPECULATE, LLM_SQE_NO_SPECULATION; 0: not given */
     uint32_t n, max_tokens; /* UINT32_MAX: not given */
     uint32_t top_k;
     double temperature, top_p, min_p, presence, frequency, repetition;

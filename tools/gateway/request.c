@@ -98,7 +98,8 @@ static void fill_generate(const struct params *p, struct llm_request *r)
 {
     r->max_tokens = p->max_tokens;
     r->choices = p->n;
-    r->flags = (p->logprobs ? LLM_SQE_LOGPROBS : 0) | (p->ignore_eos ? LLM_SQE_IGNORE_EOS : 0);
+    r->flags = (p->logprobs ? LLM_SQE_LOGPROBS : 0) | (p->ignore_eos ? LLM_SQE_IGNORE_EOS : 0) |
+               p->speculation;
     r->seed = p->seed;
     r->temperature = (float)p->temperature;
     r->top_p = (float)p->top_p;

@@ -39,8 +39,9 @@ static void help(bool chat)
            "  --seed S              the same seed draws the same tokens\n"
            "  --timing              time to first token and tokens/s, to standard error\n"
            "%s"
+           "%s"
            "  --spin-us N           spin so long before sleeping while waiting (50)\n",
-           ctl_promises_help);
+           ctl_promises_help, ctl_speculative_help);
 }
 
 /* 0, an exit status, or -1 after --help */

@@ -216,12 +216,19 @@ static void add_kv(struct frame *f, const struct llm_board *b)
 static void add_rates(struct frame *f, const struct interval *i)
 {
     uint64_t queries = COUNTED(i, prefix_queries), hits = COUNTED(i, prefix_hits);
+    uint64_t drafted = COUNTED(i, spec_draft_tokens), held = COUNTED(i, spec_accepted_tokens);
+    uint64_t rows = COUNTED(i, decode_rows), wrong = drafted > held ? drafted - held : 0;
     group(f, "tokens/s");
     item(f, "prefill %.1f", rate(i, COUNTED(i, prefill_rows)));
-    item(f, "decode %.1f", rate(i, COUNTED(i, decode_rows)));
+    item(f, "decode %.1f", rate(i, rows > wrong ? rows - wrong : 0));
     item(f, "steps/s %.1f", rate(i, COUNTED(i, steps)));
     item(f, "rows/step %.1f",
          COUNTED(i, steps) ? (double)COUNTED(i, rows) / (double)COUNTED(i, steps) : 0);
+    if (drafted) {
+        group(f, "drafts");
+        item(f, "accepted %.1f %%", percent(held, drafted));
+        item(f, "(%llu of %llu tokens)", (unsigned long long)held, (unsigned long long)drafted);
+    }
     group(f, "cache");
     item(f, "prefix hits %.1f %%", percent(hits, queries));
     item(f, "(%llu of %llu tokens)", (unsigned long long)hits, (unsigned long long)queries);

@@ -73,8 +73,10 @@ static void help(uint32_t op)
                "  --keep N              the session's first N tokens only\n"
                "  --interrupt           what is being generated on it ends\n"
                "\npromises:\n"
+               "%s"
+               "\nspeculation:\n"
                "%s",
-               ctl_sampling_help, ctl_promises_help);
+               ctl_sampling_help, ctl_promises_help, ctl_speculative_help);
     printf("\n  --no-cache            neither take from the prefix cache nor leave anything there\n"
            "  --spin-us N           spin so long before sleeping while waiting (50)\n"
            "  --json                the result as one JSON object\n");
@@ -110,6 +112,8 @@ static int check(const struct generate_options *o, uint32_t op)
         return ctl_usage("a score has no --session");
     if (op == LLM_OP_SCORE && (r->n_stops || r->n_biases || r->top_logprobs))
         return ctl_usage("a score has no --stop, --logit-bias or --top-logprobs");
+    if (op == LLM_OP_SCORE && r->flags & (LLM_SQE_SPECULATE | LLM_SQE_NO_SPECULATION))
+        return ctl_usage("a score has no --speculative");
     if (!r->session && (r->session_keep != LLM_SESSION_ALL || r->flags & LLM_SQE_INTERRUPT))
         return ctl_usage("--keep and --interrupt are of a --session");
     if (o->jsonl && prompt_given(&o->prompt))

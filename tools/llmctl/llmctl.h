@@ -174,7 +174,8 @@ enum ctl_request_option {
     CTL_TIMEOUT,
     CTL_QUEUE_TIMEOUT,
     CTL_MAX_ITL,
-    CTL_PRIORITY
+    CTL_PRIORITY,
+    CTL_SPECULATIVE
 };
 #define CTL_REQUEST_OPTIONS                                                                        \
     {"n", required_argument, NULL, CTL_MAX_TOKENS},                                                \
@@ -192,6 +193,7 @@ enum ctl_request_option {
         {"queue-timeout-ms", required_argument, NULL, CTL_QUEUE_TIMEOUT},                          \
         {"max-itl-ms", required_argument, NULL, CTL_MAX_ITL},                                      \
         {"priority", required_argument, NULL, CTL_PRIORITY},                                       \
+        {"speculative", required_argument, NULL, CTL_SPECULATIVE},                                 \
     {                                                                                              \
         "spin-us", required_argument, NULL, CTL_SPIN_US                                            \
     }
@@ -229,8 +231,8 @@ size_t ctl_cut_text(const struct llm_tokenizer *t, int32_t last, uint32_t cut, c
 /* [{"token", "logprob"}, ...] of one token. */
 json_t *ctl_top_json(const struct llm_candidate *top, uint32_t n);
 
-/* Their lines in a --help: what is promised, and what is given up. */
-extern const char ctl_promises_help[];
+/* Their lines in a --help: what is promised, and what is given up; how it is computed. */
+extern const char ctl_promises_help[], ctl_speculative_help[];
 
 /* A whole decimal number in [min, max], or a float; 0, or 2 after a message naming `what`. */
 int ctl_parse_uint(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out);

@@ -87,6 +87,25 @@ static bool to_priority(const char *text, uint32_t *out)
     return true;
 }
 
+/* ---- speculation ---- */
+
+const char ctl_speculative_help[] =
+    "  --speculative ngram|off   prompt lookup, whatever the engine does by default: the same "
+    "tokens,\n"
+    "                        sooner where the answer repeats prompt or itself\n";
+
+static bool to_speculation(const char *text, uint32_t *flags)
+{
+    bool on = !strcmp(text, "ngram");
+    if (!on && strcmp(text, "off"))
+        return false;
+    *flags &= ~(uint32_t)(LLM_SQE_SPECULATE | LLM_SQE_NO_SPECULATION);
+    *flags |= on ? LLM_SQE_SPECULATE : LLM_SQE_NO_SPECULATION;
+    return true;
+}
+
+/* ---- all ---- */
+
 static int set_promise(int option, const char *text, struct llm_request *r)
 {
     uint64_t v = 0;
@@ -135,6 +154,10 @@ int ctl_set_request_option(int option, const char *text, struct llm_request *r, 
         rc = ctl_parse_uint("--spin-us", text, 0, UINT32_MAX, &v);
         *spin_us = (uint32_t)v;
         break;
+    case CTL_SPECULATIVE:
+        return to_speculation(text, &r->flags)
+                   ? 0
+                   : ctl_usage("--speculative: \"%s\" is neither ngram nor off", text);
     case CTL_TEMPERATURE:
         return ctl_parse_float("--temperature", text, &r->temperature);
     case CTL_TOP_P:
@@ -239,6 +262,14 @@ static int json_priority(const json_t *line, const char *where, uint32_t *out)
                      where);
 }
 
+static int json_speculation(const json_t *line, const char *where, struct llm_request *r)
+{
+    const json_t *v = json_object_get(line, "speculative");
+    if (!v || (json_is_string(v) && to_speculation(json_string_value(v), &r->flags)))
+        return 0;
+    return ctl_error("%s: \"speculative\" must be \"ngram\" or \"off\"", where);
+}
+
 /* The line's session, or none; "keep" is of a session. */
 static int json_session(const json_t *line, const char *where, struct llm_request *r)
 {
@@ -291,7 +322,8 @@ static int check_keys(const json_t *line, const char *where)
                                         "frequency_penalty",
                                         "stop",
                                         "logit_bias",
-                                        "top_logprobs"};
+                                        "top_logprobs",
+                                        "speculative"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)line, key, value)
@@ -325,6 +357,7 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
     rc = rc ? rc : json_flag(line, where, "logprobs", LLM_SQE_LOGPROBS, &r->flags);
     rc = rc ? rc : json_flag(line, where, "interrupt", LLM_SQE_INTERRUPT, &r->flags);
     rc = rc ? rc : json_flag(line, where, "no_cache", LLM_SQE_NO_CACHE, &r->flags);
+    rc = rc ? rc : json_speculation(line, where, r);
     rc = rc ? rc : promises_from_json(line, where, r);
     rc = rc ? rc : json_session(line, where, r);
     if (rc)
@@ -333,6 +366,8 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
         return ctl_error("%s: \"choices\" must be at least 1", where);
     if (r->op == LLM_OP_SCORE && choices != 1)
         return ctl_error("%s: a score has no \"choices\"", where);
+    if (r->op == LLM_OP_SCORE && json_object_get(line, "speculative"))
+        return ctl_error("%s: a score has no \"speculative\"", where);
     r->max_tokens = (uint32_t)n;
     r->choices = (uint32_t)choices;
     r->top_k = (uint32_t)top_k;

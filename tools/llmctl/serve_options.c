@@ -27,7 +27,6 @@ enum kind {
 
 static const char adapters[] = "the engine has no adapters yet";
 static const char one_device[] = "the engine computes on one device";
-static const char speculation[] = "the engine has no speculative decoding yet";
 static const char by_family[] = "how a model calls tools is known from its family";
 static const char swapping[] = "the engine moves neither weights nor KV out of its memory";
 static const char tokenizer[] = "the tokenizer is the one inside the GGUF file";
@@ -74,6 +73,12 @@ static const struct flag {
     {"mlock", ENGINE_SWITCH, NULL, NULL},
     {"prefill-chunk", ENGINE, NULL, NULL},
     {"activations", ENGINE, NULL, NULL},
+    {"speculative", ENGINE, NULL, NULL},
+    {"speculative-tokens", ENGINE, NULL, NULL},
+    {"num-speculative-tokens", ENGINE, NULL, NULL},
+    {"prompt-lookup-min", ENGINE, NULL, NULL},
+    {"prompt-lookup-max", ENGINE, NULL, NULL},
+    {"speculative-config", OURS, "JSON", NULL},
     {"max-sessions", ENGINE, NULL, NULL},
     {"session-idle-s", ENGINE, NULL, NULL},
     {"max-requests", ENGINE, NULL, NULL},
@@ -125,9 +130,8 @@ static const struct flag {
     {"max-loras", REFUSED, NULL, adapters},
     {"max-lora-rank", REFUSED, NULL, adapters},
     {"max-cpu-loras", REFUSED, NULL, adapters},
-    {"speculative-config", REFUSED, NULL, speculation},
-    {"speculative-model", REFUSED, NULL, speculation},
-    {"num-speculative-tokens", REFUSED, NULL, speculation},
+    {"speculative-model", REFUSED, NULL,
+     "the engine speculates without a second model: --speculative"},
     {"tokenizer", REFUSED, NULL, tokenizer},
     {"tokenizer-mode", REFUSED, NULL, tokenizer},
     {"chat-template", REFUSED, NULL, "chats are rendered with the template inside the GGUF file"},
@@ -265,6 +269,42 @@ static void set_kv_type(struct serve_options *o, const char *value)
         args_add(&o->engine, "--kv-cache-dtype=%s", value);
 }
 
+static int set_speculative_number(struct serve_options *o, const char *key, const json_t *v)
+{
+    static const char *const known[][2] = {{"num_speculative_tokens", "speculative-tokens"},
+                                           {"prompt_lookup_min", "prompt-lookup-min"},
+                                           {"prompt_lookup_max", "prompt-lookup-max"}};
+    size_t i = 0;
+    while (i < 3 && strcmp(key, known[i][0]))
+        i++;
+    if (i == 3)
+        return ctl_usage("--speculative-config has no \"%.40s\" here", key);
+    if (!json_is_integer(v))
+        return ctl_usage("--speculative-config: \"%s\" is a whole number", key);
+    args_add(&o->engine, "--%s=%lld", known[i][1], (long long)json_integer_value(v));
+    return 0;
+}
+
+/* vLLM's object: a method, and numbers that are options of the engine. */
+static int set_speculation(struct serve_options *o, const char *value)
+{
+    const char *key;
+    json_t *v, *config = json_loads(value, 0, NULL);
+    const char *method = json_string_value(json_object_get(config, "method"));
+    int rc = 0;
+    if (!method || strcmp(method, "ngram"))
+        rc = ctl_usage("--speculative-config: the engine has the method \"ngram\" alone, as "
+                       "{\"method\": \"ngram\", \"num_speculative_tokens\": 8}");
+    json_object_foreach(config, key, v)
+    {
+        if (!rc && strcmp(key, "method"))
+            rc = set_speculative_number(o, key, v);
+    }
+    json_decref(config);
+    args_add(&o->engine, "--speculative=ngram");
+    return rc;
+}
+
 static int set_ours(struct serve_options *o, const char *name, const char *value)
 {
     if (!strcmp(name, "port"))
@@ -283,6 +323,8 @@ static int set_ours(struct serve_options *o, const char *name, const char *value
         args_add(&o->keys, "%s", value);
     else if (!strcmp(name, "kv-cache-dtype"))
         set_kv_type(o, value);
+    else if (!strcmp(name, "speculative-config"))
+        return set_speculation(o, value);
     else if (!strcmp(name, "config")) {
         o->config = true;
         args_add(&o->engine, "--config=%s", value);
@@ -457,6 +499,7 @@ void serve_options_help(void)
          "  --instance NAME       the engine's instance (that of -i)\n"
          "  --config FILE         the engine's configuration file\n"
          "  --kv-cache-dtype TYPE auto, f16, f32 or int8\n"
+         "  --speculative-config JSON   vLLM's, of the method ngram: as --speculative ngram\n"
          "  --drain-timeout SECONDS   what runs may go on for so long when it is stopped (5)\n"
          "  --restarts N          how often in a row one that died is started again (5)\n"
          "Options of llmd go to it:");

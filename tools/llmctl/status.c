@@ -117,6 +117,9 @@ static void set_figures(json_t *o, const struct llm_board *b)
                    {"preemptions", &b->preemptions},
                    {"prompt_tokens", &b->prompt_tokens},
                    {"output_tokens", &b->output_tokens},
+                   {"spec_drafts", &b->spec_drafts},
+                   {"spec_draft_tokens", &b->spec_draft_tokens},
+                   {"spec_accepted_tokens", &b->spec_accepted_tokens},
                    {"clients_total", &b->clients_total},
                    {"evictions", &b->evictions},
                    {"wakes", &b->wakes},
@@ -176,6 +179,10 @@ static void print_promises(const struct llm_board *b)
     printf("prefix cache: %llu of %llu prompt tokens found; %llu preemptions; %llu sessions\n",
            figure(&b->prefix_hits), figure(&b->prefix_queries), figure(&b->preemptions),
            figure(&b->sessions));
+    if (figure(&b->spec_drafts))
+        printf("speculation: %llu of %llu draft tokens accepted, in %llu drafts\n",
+               figure(&b->spec_accepted_tokens), figure(&b->spec_draft_tokens),
+               figure(&b->spec_drafts));
     printf("late: %llu deadlines missed, %llu timeouts, %llu queue timeouts\n",
            figure(&b->deadline_misses), figure(&b->timeouts), figure(&b->queue_timeouts));
 }

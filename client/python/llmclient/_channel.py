@@ -248,6 +248,7 @@ def _request(tokens: Any, params: Params, max_tokens: int, session: int) -> L.Re
     r.tokens = tokens
     r.choices = params.n
     r.flags = L.IGNORE_EOS * params.ignore_eos | L.LOGPROBS * params.logprobs
+    r.flags |= L.SPECULATION[params.speculative]
     r.seed = L.SEED_RANDOM if params.seed is None else params.seed
     r.temperature, r.top_p, r.min_p = params.temperature, params.top_p, params.min_p
     r.top_k = params.top_k

@@ -26,6 +26,7 @@ SESSION_ALL = 2**64 - 1
 
 OP_GENERATE, OP_CHOOSE = 1, 8
 IGNORE_EOS, LOGPROBS, PIN = 1, 2, 16
+SPECULATION = {None: 0, "ngram": 32, "off": 64}
 PRIORITY = {"normal": 0, "high": 1, "low": 2}
 
 EVENT_TOKENS, EVENT_DONE, EVENT_ERROR = 1, 2, 3

@@ -114,8 +114,8 @@ def conversation(where: Target, messages: Sequence[Message], params: Params) -> 
 
 
 def _common(params: Params) -> Dict[str, Any]:
-    """What OpenAI's servers do not know (top_k, min_p, ignore_eos: vLLM's names) is sent only where
-    it was asked for."""
+    """What OpenAI's servers do not know (top_k, min_p, ignore_eos: vLLM's names; speculative:
+    llm-gateway's) is sent only where it was asked for."""
     if params.priority != "normal":
         raise NotSupported("priority over HTTP: the API has none")
     if params.queue_timeout_ms:
@@ -133,7 +133,8 @@ def _common(params: Params) -> Dict[str, Any]:
         body["seed"] = params.seed
     if params.stop:
         body["stop"] = list(params.stop)
-    for name, off in (("top_k", 0), ("min_p", 0.0), ("ignore_eos", False)):
+    extra = (("top_k", 0), ("min_p", 0.0), ("ignore_eos", False), ("speculative", None))
+    for name, off in extra:
         if getattr(params, name) != off:
             body[name] = getattr(params, name)
     return body

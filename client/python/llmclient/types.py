@@ -42,6 +42,8 @@ class Options(TypedDict, total=False):
     queue_timeout_ms: Optional[int]
     # goes on behind the model's own end of text
     ignore_eos: bool
+    # "ngram" or "off": speculation by prompt lookup, whatever the engine does by default
+    speculative: Optional[str]
     # how much text comes at once: "token" (the default), "word" or "sentence" (for speech)
     pieces: str
 
@@ -72,6 +74,7 @@ class Params:
     timeout_ms: Optional[int] = None
     queue_timeout_ms: Optional[int] = None
     ignore_eos: bool = False
+    speculative: Optional[str] = None
     pieces: str = "token"
 
     def __post_init__(self) -> None:
@@ -87,6 +90,8 @@ class Params:
             raise InvalidRequest(f'priority is {self.priority!r}, none of "normal", "high", "low"')
         if self.pieces not in ("token", "word", "sentence"):
             raise InvalidRequest(f'pieces is {self.pieces!r}, none of "token", "word", "sentence"')
+        if self.speculative not in (None, "ngram", "off"):
+            raise InvalidRequest(f'speculative is {self.speculative!r}, neither "ngram" nor "off"')
         if not all(isinstance(text, str) and text for text in self.stop):
             raise InvalidRequest("stop must be a text or a list of texts, none of them empty")
 

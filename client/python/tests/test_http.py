@@ -54,7 +54,7 @@ class Scenarios:
         expected = {"model": "one", "max_tokens": 9, "temperature": 0.5, "seed": 3, "stop": ["x"]}
         self.assertEqual({key: body[key] for key in expected}, expected)
         self.assertTrue(body["stream"])
-        for name in ("top_k", "min_p", "ignore_eos", "logprobs"):
+        for name in ("top_k", "min_p", "ignore_eos", "speculative", "logprobs"):
             self.assertNotIn(name, body)
 
     def test_chat(self):
@@ -62,12 +62,13 @@ class Scenarios:
             {"role": "system", "content": "Be kind."},
             {"role": "user", "content": script(*ANSWER)},
         ]
-        chunks, result = self.call(self.url, "chat", messages, top_k=4)
+        chunks, result = self.call(self.url, "chat", messages, top_k=4, speculative="off")
         self.assertEqual(result.text, "Hello world")
         path, _, body = self.server.seen[-1]
         self.assertEqual(path, "/v1/chat/completions")
         self.assertEqual(body["messages"], messages)
         self.assertEqual(body["top_k"], 4)
+        self.assertEqual(body["speculative"], "off")
         self.assertNotIn("max_tokens", body)
 
     def test_choices(self):

@@ -59,6 +59,8 @@ class Layout(unittest.TestCase):
             "LLM_SQE_IGNORE_EOS": _library.IGNORE_EOS,
             "LLM_SQE_LOGPROBS": _library.LOGPROBS,
             "LLM_SQE_PIN": _library.PIN,
+            "LLM_SQE_SPECULATE": _library.SPECULATION["ngram"],
+            "LLM_SQE_NO_SPECULATION": _library.SPECULATION["off"],
             "LLM_PRIORITY_NORMAL": _library.PRIORITY["normal"],
             "LLM_PRIORITY_HIGH": _library.PRIORITY["high"],
             "LLM_PRIORITY_LOW": _library.PRIORITY["low"],

@@ -112,6 +112,7 @@ class Scenarios:
             (llmclient.InvalidRequest, {"temperature": -1}),
             (llmclient.InvalidRequest, {"max_tokens": 2.5}),
             (llmclient.InvalidRequest, {"priority": "highest"}),
+            (llmclient.InvalidRequest, {"speculative": "eagle"}),
             (llmclient.TooLong, {"max_tokens": 10**6}),
             (llmclient.InvalidRequest, {"prompt": [10**9]}),
             (llmclient.InvalidRequest, {"prompt": [2**40]}),
@@ -122,6 +123,12 @@ class Scenarios:
             with self.subTest(options), self.assertRaises(kind) as caught:
                 self.ask(**options)
             self.assertTrue(str(caught.exception))
+
+    def test_speculation_changes_nothing(self):
+        prompt = "one two three four five, one two three four five, one two three"
+        plain = self.ask(prompt, max_tokens=40, speculative="off")[1]
+        drafted = self.ask(prompt, max_tokens=40, speculative="ngram")[1]
+        self.assertEqual(drafted.tokens, plain.tokens)
 
     def test_times(self):
         result = self.ask(max_tokens=2000, ignore_eos=True, timeout_ms=100)[1]
