@@ -61,7 +61,8 @@ static void choose_kernels(struct gpu *g)
     g->sample = fast ? &sample_avx2 : &sample_plain;
 }
 
-/* AVX2 and AVX-512 give the same bits and have one name. After load: int8 is what some weight takes, not what was asked for. */
+/* AVX2 and AVX-512 give the same bits and have one name. After load: int8 is what some weight takes,
+ * not what was asked for. */
 static void name_numerics(struct gpu *g)
 {
     static const char *const kv[GPU_KV_TYPES] = {
