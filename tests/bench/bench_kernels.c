@@ -2,8 +2,10 @@
  * could do at best.
  *
  *   bench_kernels [-2] [linear | attention | small]...    all of them without arguments
- *   bench_kernels [-2] [-t N] step MODEL                  whole steps of the backend, on N threads
- *                                                         (all CPUs), without an engine
+ *   bench_kernels [-2] [-t N] step MODEL [SEQSxROWS@AT [STEPS]]
+ *                                                         whole steps of the backend, on N threads
+ *                                                         (all CPUs), without an engine; of one kind
+ *                                                         alone: how their times spread
  *
  * -2: the AVX2 kernels also where the CPU has AVX-512.
  *
@@ -358,9 +360,14 @@ static void step_job(void *context)
     gpu_rig_step(&s->rig, &s->step);
 }
 
-/* n_seqs sequences of n_rows rows each at `pos`, each with one output. */
-static void set_step(struct steps *s, uint32_t n_seqs, uint32_t n_rows, uint32_t pos)
+struct step_kind {
+    uint32_t seqs, rows, at; /* sequences, rows of each, tokens before them */
+};
+
+/* Each sequence with one output. */
+static void set_step(struct steps *s, struct step_kind kind)
 {
+    uint32_t n_seqs = kind.seqs, n_rows = kind.rows, pos = kind.at;
     for (uint32_t i = 0; i < n_seqs; i++) {
         s->seqs[i] = (struct gpu_seq){.blocks = s->blocks + i * (STEP_BLOCKS / STEP_SEQS),
                                       .pos = pos,
@@ -375,12 +382,61 @@ static void set_step(struct steps *s, uint32_t n_seqs, uint32_t n_rows, uint32_t
     s->step.n_rows = n_seqs * n_rows;
 }
 
-static void bench_steps(const char *path)
+static void print_kind(struct step_kind k)
 {
-    static const uint32_t cases[][3] = {{1, 1, 16},  {1, 1, 1000}, {2, 1, 64},   {4, 1, 64},
-                                        {8, 1, 64},  {16, 1, 64},  {32, 1, 64},  {64, 1, 64},
-                                        {1, 128, 0}, {1, 512, 0},  {1, 512, 512}};
+    printf("  %2u sequences x %3u rows at %4u  ", k.seqs, k.rows, k.at);
+}
+
+static void bench_kinds(struct steps *s)
+{
+    static const struct step_kind kinds[] = {{1, 1, 16},  {1, 1, 1000}, {2, 1, 64},   {4, 1, 64},
+                                             {8, 1, 64},  {16, 1, 64},  {32, 1, 64},  {64, 1, 64},
+                                             {1, 128, 0}, {1, 512, 0},  {1, 512, 512}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        set_step(s, kinds[i]);
+        double t = best(step_job, s);
+        print_kind(kinds[i]);
+        printf("%8.3f ms  %7.1f tokens/s\n", t * 1e3, s->step.n_rows / t);
+        fflush(stdout);
+    }
+}
+
+static void bench_kind(struct steps *s, struct step_kind kind, int n)
+{
+    double *ms = calloc((size_t)n, sizeof *ms);
+    if (!ms)
+        die("no memory");
+    set_step(s, kind);
+    step_job(s);
+    for (int i = 0; i < n; i++) {
+        uint64_t from = bench_now_ns();
+        step_job(s);
+        ms[i] = (double)(bench_now_ns() - from) * 1e-6;
+    }
+    qsort(ms, (size_t)n, sizeof *ms, bench_by_value);
+    print_kind(kind);
+    printf("least %.3f  p50 %.3f  p90 %.3f  p99 %.3f  most %.3f ms\n", ms[0],
+           bench_quantile(ms, n, 0.5), bench_quantile(ms, n, 0.9), bench_quantile(ms, n, 0.99),
+           ms[n - 1]);
+    free(ms);
+}
+
+static struct step_kind kind_of(const char *text)
+{
+    struct step_kind k;
+    char end;
+    if (sscanf(text, "%ux%u@%u%c", &k.seqs, &k.rows, &k.at, &end) != 3 || !k.seqs || !k.rows ||
+        k.seqs > STEP_SEQS || k.seqs * k.rows > ROWS_MAX || k.at + k.rows > STEP_LEN)
+        die("a kind of step is SEQSxROWS@AT, as 32x1@64: at most 64 sequences, 512 rows together, "
+            "1024 tokens each");
+    return k;
+}
+
+/* kind: NULL for some of each. */
+static void bench_steps(const char *path, const char *kind, int n)
+{
     static struct steps s;
+    struct step_kind one = kind ? kind_of(kind) : (struct step_kind){0};
     struct fail f = {0};
     struct model *m;
     if (model_open(&m, path, &f) < 0)
@@ -400,13 +456,10 @@ static void bench_steps(const char *path)
     s.step = (struct gpu_step){
         .tokens = s.tokens, .seqs = s.seqs, .outputs = s.outputs, .results = s.results};
     printf("steps of the backend, all CPUs\n");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        set_step(&s, cases[i][0], cases[i][1], cases[i][2]);
-        double t = best(step_job, &s);
-        printf("  %2u sequences x %3u rows at %4u  %8.3f ms  %7.1f tokens/s\n", cases[i][0],
-               cases[i][1], cases[i][2], t * 1e3, s.step.n_rows / t);
-        fflush(stdout);
-    }
+    if (kind)
+        bench_kind(&s, one, n);
+    else
+        bench_kinds(&s);
     gpu_rig_close(&s.rig);
     model_close(m);
 }
@@ -432,8 +485,7 @@ static void stay_on_one_cpu(void)
 static void usage(void)
 {
     die("usage: bench_kernels [-2] [linear | attention | small]... or bench_kernels [-2] [-t N] "
-        "step "
-        "MODEL");
+        "step MODEL [SEQSxROWS@AT [STEPS]]");
 }
 
 int main(int argc, char **argv)
@@ -450,8 +502,12 @@ int main(int argc, char **argv)
             only_avx2 = true;
         else if (opt != 't' || (threads = (uint32_t)atoi(optarg)) == 0)
             usage();
-    if (argc - optind == 2 && strcmp(argv[optind], "step") == 0) {
-        bench_steps(argv[optind + 1]);
+    int words = argc - optind;
+    if (words >= 2 && words <= 4 && strcmp(argv[optind], "step") == 0) {
+        int n = words == 4 ? atoi(argv[optind + 3]) : 200;
+        if (n < 1)
+            usage();
+        bench_steps(argv[optind + 1], words > 2 ? argv[optind + 2] : NULL, n);
         return 0;
     }
     for (int i = optind; i < argc; i++, any = true) {
