@@ -585,7 +585,7 @@ static void multiply(const struct linear *l, uint32_t p0, uint32_t p1,
                             .panel = l->panels_at + p * l->panel_bytes,
                             .in = in,
                             .first = first,
-                            .y = y + (size_t)p * PANEL,
+                            .y = y + (size_t)(p - p0) * PANEL,
                             .stride = stride};
         for (uint32_t left = n_rows; left > 0;) {
             uint32_t rows = left < passes->most ? left : passes->most;

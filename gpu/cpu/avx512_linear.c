@@ -362,7 +362,7 @@ static void multiply_int8(const struct linear *l, uint32_t p0, uint32_t p1, cons
         for (uint32_t row = 0, rows; row < n_rows; row += rows) {
             rows = rows_of_pass(n_rows - row);
             pass.x = linear_act((struct act *)acts, l->k, first + row);
-            pass.y = y + row * stride + (size_t)p * PANEL;
+            pass.y = y + row * stride + (size_t)(p - p0) * PANEL;
             pass.ahead = ahead_of_pass(l, row, rows, n_rows);
             passes[rows](&pass);
         }

@@ -1,5 +1,6 @@
 /* backend.h - inside the CPU backend: what backend.c (life and limits), load.c (weights),
- * workspace.c (the memory of steps), items.c (attention's share-out) and forward.c (a step) share.
+ * workspace.c (the memory of steps), items.c (attention's share-out) and forward.c (a step; turn.h
+ * has what its parts share) share.
  */
 #ifndef LLMD_CPU_BACKEND_H
 #define LLMD_CPU_BACKEND_H
@@ -21,12 +22,24 @@
 
 enum {
     CPU_CHUNK = 64,       /* rows that pass over a thread's share of the weights at a time */
+    CPU_ROWS_EACH = 4,    /* times the threads squared: from so many rows on, a step goes by rows */
+    CPU_TILE = 8192,      /* outputs that a thread works on at a time */
     CPU_PRIVATE_ROWS = 4, /* up to so many rows, every thread prepares the inputs for itself */
     CPU_OUTPUT_ROWS = 32, /* rows of logits that exist at a time */
     CPU_ATTN_PAIRS = 96,  /* (row, query head) pairs of an attention item, at most */
     CPU_GRAINS = 8,       /* of attention, that a thread's part comes in (items.c) */
     CPU_CUT_ROWS = 8,     /* rows of an item whose spans may be divided, at most */
 };
+
+/* Part `index` of `parts` nearly equal parts of 0 .. n - 1. */
+struct cpu_share {
+    uint32_t from, to;
+};
+static inline struct cpu_share cpu_share(uint32_t n, unsigned index, unsigned parts)
+{
+    return (struct cpu_share){(uint32_t)((uint64_t)n * index / parts),
+                              (uint32_t)((uint64_t)n * (index + 1) / parts)};
+}
 
 /* Weights of a decoder layer. Vectors are f32, padded with zeros to 16 elements. */
 struct cpu_layer {
@@ -64,30 +77,31 @@ struct cpu_private {
     float *norm;      /* (CPU_PRIVATE_ROWS, hidden) */
     struct act *acts; /* of CPU_PRIVATE_ROWS rows, the longer of hidden and heads * head_dim */
     float *q;      /* of an attention item: (n_rows, query heads of a kv head, head_dim), rotated */
+    float *tile;   /* (2, CPU_TILE) */
     void *scratch; /* attention's and sampling's */
 };
 
-/* Attention items of a layer that were taken. */
+/* Attention items of a layer that were taken, and chunks of rows before that. */
 struct cpu_counter {
-    _Alignas(64) _Atomic uint32_t next;
+    _Alignas(64) _Atomic uint32_t next, chunk;
 };
 
-/* Memory of a step. Rows lie linear_stride() of their length apart. */
+/* Memory of a step. Rows lie linear_stride() of their length apart; rows_room: cpu_rows_room(). */
 struct cpu_workspace {
     float *x;                     /* (max_rows, hidden) the residual stream */
-    float *norm;                  /* (max_rows, hidden) */
+    float *norm;                  /* (rows_room, hidden) */
     float *q, *attn;              /* (max_rows, heads * head_dim) */
     float *last_x, *last_attn;    /* likewise, of wanted rows alone, after the last attention */
-    float *k, *v;                 /* (max_rows, kv_heads * head_dim) */
-    float *ffn;                   /* (max_rows, ffn); NULL if every down projection takes int8 */
-    struct act *acts;             /* of max_rows rows of hidden or heads * head_dim */
-    struct act *ffn_acts;         /* of max_rows rows of ffn */
-    float *gate, *up;             /* (CPU_CHUNK, ffn) each thread has columns of its own */
-    float *out;                   /* (CPU_CHUNK, hidden) likewise */
+    float *k, *v;                 /* (rows_room, kv_heads * head_dim) */
+    float *ffn;                   /* (rows_room, ffn); NULL if every down projection takes int8 */
+    struct act *acts;             /* of rows_room rows of hidden or heads * head_dim */
+    struct act *ffn_acts;         /* of rows_room rows of ffn */
     float *logits;                /* (CPU_OUTPUT_ROWS, vocab) */
     struct sample_slice *slices;  /* (CPU_OUTPUT_ROWS, sample_slices(vocab)) of the logits */
     uint32_t *wanted;             /* (max_outputs) rows that outputs name, ascending, each once */
     uint32_t *wanted_of;          /* (max_outputs) each output's index in wanted */
+    struct cpu_share *chunks;     /* (cpu_chunks_most) of rows, the largest first */
+    uint32_t n_chunks;            /* 0: the step goes by columns */
     struct cpu_items items;       /* of attention */
     struct cpu_counter *counters; /* (n_layers) */
     float *rope;                  /* (max_len, rope_dim): rope_row() */
@@ -148,14 +162,26 @@ static inline void *cpu_take(struct cpu_plan *p, uint64_t bytes)
     return at;
 }
 
-/* Part `index` of `parts` nearly equal parts of 0 .. n - 1. */
-struct cpu_share {
-    uint32_t from, to;
-};
-static inline struct cpu_share cpu_share(uint32_t n, unsigned index, unsigned parts)
+static inline uint32_t round_up(uint32_t n, uint32_t unit)
 {
-    return (struct cpu_share){(uint32_t)((uint64_t)n * index / parts),
-                              (uint32_t)((uint64_t)n * (index + 1) / parts)};
+    return (n + unit - 1) / unit * unit;
+}
+
+/* By rows, threads read all weights in the time of their rows. */
+static inline bool cpu_by_rows(uint32_t rows, uint32_t threads)
+{
+    return rows >= threads * threads * CPU_ROWS_EACH;
+}
+/* Rows of what a step's rows go through: chunks for all threads, in whole groups. */
+static inline uint32_t cpu_rows_room(const struct gpu_config *c)
+{
+    return cpu_by_rows(c->max_rows, c->threads) ? round_up(c->max_rows, c->threads * LINEAR_GROUP)
+                                                : c->max_rows;
+}
+/* Chunks of a step: not below 16 rows where they are more than the threads, but for the last. */
+static inline uint32_t cpu_chunks_most(const struct gpu_config *c)
+{
+    return c->max_rows / 16 + c->threads;
 }
 
 /* ---- mapping.c ---- */

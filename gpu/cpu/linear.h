@@ -64,8 +64,8 @@ struct linear_input {
 struct linear_kernels {
     /* One row x (k), k a multiple of 32, into blocks `out`, out + 4, ... */
     void (*quantize)(const float *x, uint32_t k, struct act *out);
-    /* y (rows, stride) columns 16 p0 .. 16 p1 - 1 of rows first .. first + n_rows - 1, row `first`
-     * at y itself. first is a multiple of 4; y is 32-byte aligned, stride a multiple of 16. */
+    /* y (n_rows, stride): outputs 16 p0 .. 16 p1 - 1 of rows first .. first + n_rows - 1. first is a
+     * multiple of 4; y is 32-byte aligned, stride a multiple of 16. */
     void (*multiply)(const struct linear *l, uint32_t p0, uint32_t p1, const struct linear_input *x,
                      uint32_t first, uint32_t n_rows, float *y, size_t stride);
 };

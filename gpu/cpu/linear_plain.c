@@ -99,7 +99,7 @@ static void multiply(const struct linear *l, uint32_t p0, uint32_t p1,
     for (uint32_t p = p0; p < p1; p++)
         for (uint32_t r = 0; r < PANEL; r++)
             multiply_row(l, l->panels_at + p * l->panel_bytes, r, in, first, n_rows,
-                         y + (size_t)p * PANEL + r, stride);
+                         y + (size_t)(p - p0) * PANEL + r, stride);
 }
 
 const struct linear_kernels linear_plain = {.quantize = quantize, .multiply = multiply};

@@ -35,6 +35,7 @@ static void plan_threads(struct gpu *g, struct cpu_plan *p, uint32_t k)
             .norm = take_rows(p, CPU_PRIVATE_ROWS, g->model.hidden),
             .acts = take_acts(p, CPU_PRIVATE_ROWS, k),
             .q = cpu_take(p, (uint64_t)pairs * g->model.head_dim * sizeof(float)),
+            .tile = cpu_take(p, (uint64_t)2 * CPU_TILE * sizeof(float)),
             .scratch = cpu_take(p, attn > sample ? attn : sample)};
         cpu_take(p, 64); /* so that no prefetched pair of lines is shared */
         if (threads)
@@ -69,26 +70,25 @@ static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
     struct cpu_workspace *w = &g->w;
     uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
     uint32_t k = m->hidden > q ? m->hidden : q;
-    uint32_t wanted = c->max_outputs < c->max_rows ? c->max_outputs : c->max_rows;
+    uint32_t rows = cpu_rows_room(c),
+             wanted = c->max_outputs < c->max_rows ? c->max_outputs : c->max_rows;
     w->x = take_rows(p, c->max_rows, m->hidden);
-    w->norm = take_rows(p, c->max_rows, m->hidden);
+    w->norm = take_rows(p, rows, m->hidden);
     w->q = take_rows(p, c->max_rows, q);
     w->attn = take_rows(p, c->max_rows, q);
     w->last_x = take_rows(p, wanted, m->hidden);
     w->last_attn = take_rows(p, wanted, q);
-    w->k = take_rows(p, c->max_rows, kv);
-    w->v = take_rows(p, c->max_rows, kv);
-    w->ffn = g->ffn_f32 ? take_rows(p, c->max_rows, m->ffn) : NULL;
-    w->acts = take_acts(p, c->max_rows, k);
-    w->ffn_acts = take_acts(p, c->max_rows, m->ffn);
-    w->gate = take_rows(p, CPU_CHUNK, m->ffn);
-    w->up = take_rows(p, CPU_CHUNK, m->ffn);
-    w->out = take_rows(p, CPU_CHUNK, m->hidden);
+    w->k = take_rows(p, rows, kv);
+    w->v = take_rows(p, rows, kv);
+    w->ffn = g->ffn_f32 ? take_rows(p, rows, m->ffn) : NULL;
+    w->acts = take_acts(p, rows, k);
+    w->ffn_acts = take_acts(p, rows, m->ffn);
     w->logits = take_rows(p, CPU_OUTPUT_ROWS, m->vocab);
     w->slices =
         cpu_take(p, (uint64_t)CPU_OUTPUT_ROWS * sample_slices(m->vocab) * sizeof *w->slices);
     w->wanted = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted);
     w->wanted_of = cpu_take(p, (uint64_t)c->max_outputs * sizeof *w->wanted_of);
+    w->chunks = cpu_take(p, cpu_chunks_most(c) * sizeof *w->chunks);
     plan_items(g, p);
     w->counters = cpu_take(p, (uint64_t)m->n_layers * sizeof *w->counters);
     w->rope = cpu_take(p, (uint64_t)c->max_len * m->rope_dim * sizeof(float));

@@ -133,7 +133,7 @@ static void multiply(const struct linear_kernels *kernels, const struct linear *
     size_t stride = linear_stride(l->n);
     uint32_t cut = l->panels / 3; /* as threads would */
     kernels->multiply(l, 0, cut, &in, 0, rows, y, stride);
-    kernels->multiply(l, cut, l->panels, &in, 0, rows, y, stride);
+    kernels->multiply(l, cut, l->panels, &in, 0, rows, y + (size_t)cut * LINEAR_PANEL, stride);
     free(acts);
 }
 
