@@ -649,6 +649,7 @@ static void quantize_block(const float *x, struct act *out)
     out->d = max / 127.0f;
     out->sum = (float)(low + high);
     out->low = (float)low;
+    out->less8 = -8 * (low + high);
 }
 
 static void quantize(const float *x, uint32_t k, struct act *out)

@@ -3,8 +3,9 @@
  *
  * vpdpbusd multiplies unsigned by signed bytes and adds fours of products to 32-bit sums, so there
  * is no narrow sum that could overflow: every type takes the same path, and the zero point (128 for
- * 8 bits, which are made unsigned on the way) comes off through the activation block's sum. All
- * integers stay below 2^24, so what is computed of them in floats is exact:
+ * 8 bits, which are made unsigned on the way) comes off through the activation block's sum, with which
+ * the sums begin: a broadcast from memory instead of a float operation on the ports that products
+ * want. All integers stay below 2^24, so what is computed of them in floats is exact:
  *   8 bits  a block's sum is at most 32 * 255 * 127
  *   6 bits  each 16 elements at most 16 * 63 * 127, less 32 * their sum: 65,024; times a scale of at
  *           most 128, twice: 16,646,144
@@ -104,14 +105,21 @@ INLINE void split(const uint8_t *q, const uint8_t *high, int extra, int j, __m51
 
 /* ---- exact sums of one block; rows is a constant ---- */
 
-/* Of the elements 0 .. 15 and of 16 .. 31; where both are the same array, of all. */
+/* What the zero points of a block's elements come to, in every lane; zero: 0 or 8 to 128. */
+INLINE __m512i less_zeros(const struct act *a, int zero)
+{
+    __m512i less = _mm512_set1_epi32(a->less8);
+    return zero == 0    ? _mm512_setzero_si512()
+           : zero == 8  ? less
+           : zero == 16 ? _mm512_slli_epi32(less, 1)
+                        : _mm512_slli_epi32(less, 4);
+}
+
+/* Adds the elements 0 .. 15 and 16 .. 31; where both are the same array, all. */
 INLINE void sum_nibbles(const uint8_t (*q)[LINE], const uint8_t *high, int extra,
                         const struct act *x, size_t next_group, int rows, __m512i *lo_sum,
                         __m512i *hi_sum)
 {
-    UNROLL
-    for (int t = 0; t < rows; t++)
-        lo_sum[t] = hi_sum[t] = _mm512_setzero_si512();
     UNROLL
     for (int j = 0; j < 4; j++) {
         __m512i lo, hi;
@@ -129,9 +137,6 @@ INLINE void sum_bytes(const int8_t (*q)[LINE], const struct act *x, size_t next_
                       __m512i *sum)
 {
     UNROLL
-    for (int t = 0; t < rows; t++)
-        sum[t] = _mm512_setzero_si512();
-    UNROLL
     for (int j = 0; j < 8; j++) {
         __m512i w = _mm512_xor_si512(load(q[j]), _mm512_set1_epi8(-128)); /* + 128 */
         UNROLL
@@ -140,12 +145,16 @@ INLINE void sum_bytes(const int8_t (*q)[LINE], const struct act *x, size_t next_
     }
 }
 
-/* Block s of the unit at w: the quants' sum, zero still in it; not of Q6_K. */
+/* Block s of the unit at w: the quants' sum, without what zero adds; not of Q6_K. */
 INLINE void sum_block(enum gpu_type type, const uint8_t *w, uint32_t s, const struct act *x,
                       size_t next_group, int rows, __m512i *sum)
 {
     const struct panel_q5_0 *q5 = (const void *)w; /* q and h lie alike in Q5_1, q in Q4_* */
     const struct panel_q5_k *k5 = (const void *)w; /* q in Q4_K */
+    int zero = type == GPU_Q8_0 ? 128 : panel_format(type).zero;
+    UNROLL
+    for (int t = 0; t < rows; t++)
+        sum[t] = less_zeros(act_of(x, next_group, t), zero);
     if (type == GPU_Q8_0)
         sum_bytes(((const struct panel_q8_0 *)w)->q, x, next_group, rows, sum);
     else if (type == GPU_Q4_0 || type == GPU_Q4_1)
@@ -216,8 +225,6 @@ INLINE void add_block(enum gpu_type type, const uint8_t *w, uint32_t b, const st
             s = _mm512_fmadd_ps(d, s, _mm512_mul_ps(m, asum));
             acc[t] = _mm512_fmadd_ps(d_a, s, acc[t]);
         } else {
-            int zero = type == GPU_Q8_0 ? 128 : format.zero;
-            s = _mm512_fnmadd_ps(_mm512_set1_ps((float)zero), asum, s);
             acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(d, d_a), s, acc[t]);
         }
     }
@@ -233,6 +240,9 @@ INLINE void add_block_6(const struct panel_q6_k *w, uint32_t s, const struct act
                         size_t next_group, int rows, __m512 *acc)
 {
     __m512i lo[ROWS], hi[ROWS];
+    UNROLL
+    for (int t = 0; t < rows; t++)
+        lo[t] = hi[t] = _mm512_setzero_si512();
     sum_nibbles(w->q[s], w->h[s][0], 2, x, next_group, rows, lo, hi);
     const __m512 zero = _mm512_set1_ps(32);
     __m512 d = halves(w->d), lo_scale = signed_scales(w->s[2 * s]),
@@ -454,13 +464,15 @@ INLINE void quantize_four(const float *x, uint32_t n, struct act *out)
         q[i] = _mm256_set_m128i(quants(v[i][1], by), quants(v[i][0], by));
         inverse = _mm_permute_ps(inverse, 0x39); /* the next one's */
     }
-    __m128 low, high, d = _mm_div_ps(max, end), zero = _mm_setzero_ps();
+    __m128 low, high, sum, d = _mm_div_ps(max, end);
     sums_of_halves(q, &low, &high);
-    __m128 head[BLOCKS] = {d, _mm_add_ps(low, high), low, zero}; /* d, sum, low: (3, block) */
+    sum = _mm_add_ps(low, high);
+    __m128i less8 = _mm_cvtps_epi32(_mm_mul_ps(sum, _mm_set1_ps(-8.0f)));
+    __m128 head[BLOCKS] = {d, sum, low, _mm_castsi128_ps(less8)}; /* (members, block) */
     _MM_TRANSPOSE4_PS(head[0], head[1], head[2], head[3]);
     UNROLL
     for (int i = 0; i < BLOCKS; i++) {
-        static_assert(offsetof(struct act, q) == 12, "three floats, then bytes");
+        static_assert(offsetof(struct act, q) == 16, "four members, then bytes");
         _mm_storeu_ps(&to[i]->d, head[i]);
         _mm256_storeu_si256((__m256i *)(void *)to[i]->q, q[i]);
     }

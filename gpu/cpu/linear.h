@@ -47,10 +47,11 @@ struct linear {
     uint8_t *panels_at;   /* (panels, blocks) blocks of panel.h, 64-byte aligned */
 };
 
-/* An activation block: x = d * q; sum of q, and of its first half (exact). -127 <= q <= 127 whatever
- * x was. */
+/* An activation block: x = d * q; sum of q, of its first half, and -8 times the sum (exact).
+ * -127 <= q <= 127 whatever x was. */
 struct act {
     float d, sum, low;
+    int32_t less8;
     int8_t q[LINEAR_BLOCK];
 };
 

@@ -35,6 +35,7 @@ static void quantize_block(const float *x, struct act *out)
     out->low = (float)low;
     out->d = max / 127.0f;
     out->sum = (float)sum;
+    out->less8 = -8 * sum;
 }
 
 static void quantize(const float *x, uint32_t k, struct act *out)

@@ -1,8 +1,8 @@
 /* near.c - the weights of several nodes' threads: each page near those who read it.
  *
- * Who reads what follows from how forward.c shares products out by columns: of each matrix, thread i of n reads
- * the i-th of n equal parts; query, key and value count as one. Pages hold the ends and beginnings
- * of several parts; nodes.h weighs them.
+ * Who reads what follows from how forward.c shares products out by columns: of each matrix, thread i
+ * of n reads the i-th of n equal parts; query, key and value count as one. Pages hold the ends and
+ * beginnings of several parts; nodes.h weighs them.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -294,7 +294,7 @@ static void quantized_inputs_stay_in_range(void **state)
             sum += a.q[i];
             low += i < LINEAR_BLOCK / 2 ? a.q[i] : 0;
         }
-        assert_true(a.sum == (float)sum && a.low == (float)low);
+        assert_true(a.sum == (float)sum && a.low == (float)low && a.less8 == -8 * sum);
         for (size_t i = 0; fast(i); i++) {
             fast(i)->quantize(x, LINEAR_BLOCK, &b);
             assert_memory_equal(&a, &b, sizeof a);
