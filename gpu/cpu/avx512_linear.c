@@ -28,14 +28,14 @@ enum {
     GROUP = LINEAR_GROUP,
     BLOCK = LINEAR_BLOCK,
     ROWS = 2 * GROUP, /* rows that share a pass over a panel */
-    LINE = 64,
-    AHEAD = 1280 /* where all rows share one pass: how far ahead its weights are asked for */
+    LINE = 64
 };
 
-/* Which lines of each block a pass asks for, `distance` bytes ahead of where it reads. */
+/* Which lines of each block a pass asks for, and how many bytes ahead of where it reads: into L2 and,
+ * if not 0, into L1. */
 struct ahead {
     uint32_t from, to;
-    size_t distance;
+    size_t far, near;
 };
 
 /* Rows first .. first + rows - 1 against one panel. */
@@ -260,8 +260,12 @@ INLINE void add_block_6(const struct panel_q6_k *w, uint32_t s, const struct act
 
 INLINE void ask(const uint8_t *block, const struct ahead *a)
 {
-    for (uint32_t i = a->from; i < a->to; i++)
-        _mm_prefetch((const char *)block + a->distance + (size_t)i * LINE, _MM_HINT_T0);
+    for (uint32_t i = a->from; i < a->to; i++) {
+        const char *line = (const char *)block + (size_t)i * LINE;
+        _mm_prefetch(line + a->far, _MM_HINT_T1);
+        if (a->near)
+            _mm_prefetch(line + a->near, _MM_HINT_T0);
+    }
 }
 
 /* One panel against up to ROWS rows. */
@@ -349,15 +353,19 @@ static uint32_t rows_of_pass(uint32_t left)
     return left >= ROWS ? ROWS : left >= GROUP ? GROUP : left;
 }
 
-/* The passes over a panel share out the lines of the next one, which then lies in the cache when the
- * first of them comes to it. */
+/* Up to GROUP rows read as fast as the memory gives, and what the CPU asks for by itself is then best.
+ * A single pass of more rows asks for what follows. Several passes over a panel share out the lines
+ * of the next one: into L2, since L1 is full of what they work on. */
 static struct ahead ahead_of_pass(const struct linear *l, uint32_t row, uint32_t rows,
                                   uint32_t n_rows)
 {
+    enum { FAR = 7680, NEAR = 1920 };
     uint32_t lines = (l->block_bytes + LINE - 1) / LINE;
+    if (n_rows <= GROUP)
+        return (struct ahead){0};
     if (rows == n_rows)
-        return (struct ahead){0, lines, AHEAD};
-    return (struct ahead){lines * row / n_rows, lines * (row + rows) / n_rows, l->panel_bytes};
+        return (struct ahead){0, lines, FAR, NEAR};
+    return (struct ahead){lines * row / n_rows, lines * (row + rows) / n_rows, l->panel_bytes, 0};
 }
 
 static void multiply_int8(const struct linear *l, uint32_t p0, uint32_t p1, const struct act *acts,
