@@ -2,9 +2,12 @@
  * clock of its own but clock_gettime; the io loop (appliance/loop.h) drives it, tests drive it with
  * a backend of their own.
  *
- *     engine_create(&e, &config, ops, gpu, &m, board, &sink, &f);
- *     engine_submit(e, client, generation, &sqe, tokens, now)  for each entry that was swept in
- *     while (engine_has_work(e))
+ *     engine_create(&e, &config, ops, gpu, board, &sink, &f);
+ *     for each entry that was swept in, if engine_can_take_from(e, client, &sqe):
+ *         copy its tokens to engine_token_buffer(e), its options to engine_option_buffer(e)
+ *         engine_submit(e, client, &sqe, now);
+ *     engine_publish(e);
+ *     if (engine_has_work(e))
  *         engine_step(e);             // forms a step, runs it, hands results to the sink
  *
  * States of a sequence (F: free, W: waiting, P: prefill, D: decode, E: ending)
@@ -21,8 +24,9 @@
  * Invariants
  *   1. Exactly one final per choice, always.
  *   2. A step holds every running decode first (rotating where max_num_batched_tokens is below
- *      their number), then prefill chunks in the queue's order, each at most prefill_chunk rows.
- *      Where decodes alone would fill every step, every second one leaves prompts a quarter.
+ *      their number), then prefill chunks in the queue's order, each at most prefill_chunk rows,
+ *      then drafts (speculate.h). Where decodes alone would fill every step, every second one leaves
+ *      prompts a quarter; some streams of a crowd wait a step for another's first token (schedule.h).
  *   3. A token is in the sequence's history before it is offered to the ring; `sent` only grows. A
  * full ring loses nothing and stalls nobody else.
  *   4. A block with references > 1 is never written.

@@ -47,6 +47,8 @@ static void fetch_place(struct engine *e, uint32_t i)
     const struct schedule *c = &e->schedule;
     fetch_lines(c->running[i], SEQUENCE_HOT);
     __builtin_prefetch(&c->seqs[i], 1);
+    if (i >= c->config->max_num_batched_tokens) /* more run than a step has rows */
+        return;
     __builtin_prefetch(&c->results[i]);
     fetch_lines(&c->outputs[i], sizeof *c->outputs);
 }

@@ -44,9 +44,11 @@ static int map_indices(struct speculation *x, uint32_t max_len, struct fail *f)
     void *at = mmap(NULL, x->bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
-        return fail(f, -ENOMEM,
-                    "cannot map %llu bytes for the prompt lookup of %u sequences of %u tokens",
-                    (unsigned long long)x->bytes, x->n, max_len);
+        return fail(
+            f, -ENOMEM,
+            "cannot map %llu bytes for the prompt lookup of %u sequences of %u tokens: lower one, "
+            "or allow no drafts (--speculative-tokens 0)",
+            (unsigned long long)x->bytes, x->n, max_len);
     x->memory = at;
     madvise(at, x->bytes, MADV_NOHUGEPAGE); /* a short history shall not take 2 MiB; may fail */
     for (uint32_t i = 0; i < x->n; i++) {

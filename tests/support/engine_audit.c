@@ -158,3 +158,8 @@ bool rig_engine_has(const struct rig *r, uint32_t domain, uint64_t key)
 {
     return session_find(&r->engine->sessions, domain, key) != NULL;
 }
+
+void rig_restart(struct rig *r)
+{
+    r->engine->stopping = false;
+}

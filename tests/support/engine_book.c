@@ -117,7 +117,9 @@ void rig_book_entry(struct rig *r, uint32_t client, const struct llm_sqe *q, con
 /* ---- what should have come ---- */
 
 struct expectation {
-    uint32_t n;
+    uint32_t n;     /* tokens that it brings, if it comes to its end */
+    uint32_t drawn; /* of which the last ones may be those of a stop string */
+    uint32_t stop, stop_cut;
     enum llm_finish finish;
     int32_t tokens[RIG_TOKENS];
     float logprob[RIG_TOKENS];
@@ -140,7 +142,7 @@ static void expect_scores(const struct rig_stream *s, uint32_t first, struct exp
         x->logprob[i - first] = fake_model_logprob_of(hash, s->known[i]);
         hash = fake_model_add(hash, s->known[i]);
     }
-    x->n = s->n_known - first;
+    x->n = x->drawn = s->n_known - first;
     x->finish = LLM_FINISH_LENGTH;
 }
 
@@ -154,31 +156,55 @@ static bool ends(const struct rig *r, const struct rig_stream *s, int32_t token)
     return false;
 }
 
-static void expect_tokens(const struct rig *r, const struct rig_stream *s, struct expectation *x)
+/* The output so far, with what the entry brought. */
+static bool stops(const struct rig *r, const struct rig_stream *s, struct expectation *x)
+{
+    int32_t output[2 * RIG_TOKENS];
+    struct rig_stop stop;
+    memcpy(output, s->known + s->n_known - s->first, s->first * sizeof *output);
+    memcpy(output + s->first, x->tokens, x->drawn * sizeof *output);
+    if (!rig_stops(r, &s->wish, output, s->first + x->drawn, s->first, &stop))
+        return false;
+    x->n = stop.deliver - s->first;
+    x->stop = stop.which;
+    x->stop_cut = stop.cut;
+    return true;
+}
+
+static struct gpu_sampling sampling_of(const struct rig_stream *s)
 {
     const struct llm_sqe *q = &s->q;
-    struct gpu_sampling sampling = {.temperature = q->temperature,
-                                    .seed = q->seed,
-                                    .choice = s->choice,
-                                    .repetition = q->repetition,
-                                    .presence = q->presence,
-                                    .frequency = q->frequency};
+    return (struct gpu_sampling){.temperature = q->temperature,
+                                 .seed = q->seed,
+                                 .choice = s->choice,
+                                 .repetition = q->repetition,
+                                 .presence = q->presence,
+                                 .frequency = q->frequency,
+                                 .biases = s->wish.biases,
+                                 .n_biases = s->wish.n_biases};
+}
+
+static void expect_tokens(const struct rig *r, const struct rig_stream *s, struct expectation *x)
+{
+    struct gpu_sampling sampling = sampling_of(s);
     uint64_t hash = hash_known(s, s->n_known);
-    bool over = s->first && ends(r, s, s->known[s->n_known - 1]);
-    for (x->n = 0; !over && s->first + x->n < q->max_tokens; x->n++) {
+    bool stop = stops(r, s, x), over = s->first && ends(r, s, s->known[s->n_known - 1]);
+    while (!stop && !over && s->first + x->drawn < s->q.max_tokens) {
         uint64_t from = fake_model_penalize(hash, &sampling, s->n_known - s->first);
-        int32_t token = fake_model_draw(from, &sampling, s->n_known + x->n, r->config.vocab);
-        x->tokens[x->n] = token;
-        x->logprob[x->n] = fake_model_logprob_of(hash, token);
+        int32_t token = fake_model_draw(from, &sampling, s->n_known + x->drawn, r->config.vocab);
+        x->tokens[x->drawn] = token;
+        x->logprob[x->drawn] = fake_model_logprob_of(hash, token);
         hash = fake_model_add(hash, token);
+        x->n = ++x->drawn;
+        stop = stops(r, s, x);
         over = ends(r, s, token);
     }
-    x->finish = over ? LLM_FINISH_STOP : LLM_FINISH_LENGTH;
+    x->finish = stop || over ? LLM_FINISH_STOP : LLM_FINISH_LENGTH;
 }
 
 static void expect_beginning(const struct rig_stream *s, const struct expectation *x)
 {
-    assert_true(s->n <= x->n);
+    assert_true(s->n <= x->drawn);
     for (uint32_t i = 0; i < s->n; i++) {
         assert_int_equal(s->tokens[i], x->tokens[i]);
         float logprob = s->logprobs ? x->logprob[i] : 0.0f;
@@ -204,6 +230,7 @@ static void expect_counts(const struct rig_stream *s, const struct expectation *
 void rig_expect_stream(const struct rig *r, const struct rig_stream *s, bool whole)
 {
     static struct expectation x;
+    x.n = x.drawn = x.stop = x.stop_cut = 0;
     if (s->op == LLM_OP_SCORE)
         expect_scores(s, 1, &x);
     else if (s->op == LLM_OP_CHOOSE)
@@ -218,6 +245,8 @@ void rig_expect_stream(const struct rig *r, const struct rig_stream *s, bool who
     assert_int_equal(s->final.type, LLM_CQE_DONE);
     assert_int_equal(s->final.status, 0);
     assert_int_equal(s->final.finish, x.finish);
+    assert_int_equal(s->result.stop, x.stop);
+    assert_int_equal(s->result.stop_cut, x.stop_cut);
     expect_counts(s, &x);
     if (x.n)
         expect_times(s);

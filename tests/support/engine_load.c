@@ -57,20 +57,40 @@ static void random_limits(struct load *k)
         c->max_unread = 20;
     if (once_in(k, 4))
         c->session_idle_ms = 1;
+    if (once_in(k, 3))
+        c->max_model_len = 40 + load_below(k, 473);
+    if (once_in(k, 6))
+        c->quota.pinned_blocks = 1 + load_below(k, 6);
+    if (once_in(k, 12))
+        c->max_waiting_tokens = 50 + load_below(k, 200);
 }
 
 /* With few tokens in the vocabulary the fake's histories repeat, the more the fewer: drafts hold
  * always, often, seldom. */
 static void random_speculation(struct load *k)
 {
-    static const uint32_t drafts[] = {0, 1, 3, 8, GPU_KV_BLOCK}, kinds[] = {97, 97, 1, 2, 3, 12};
+    static const uint32_t drafts[] = {0, 1, 3, 8, GPU_KV_BLOCK},
+                          kinds[] = {97, 97, 1, 2, 3, 12, 2, 3};
     struct engine_config *c = &k->r.config;
     uint32_t min = 1 + load_below(k, 3);
-    c->vocab = one_of(k, kinds, 6);
+    c->vocab = one_of(k, kinds, 8);
     c->speculation = (struct engine_speculation){.by_default = once_in(k, 2),
                                                  .max_tokens = one_of(k, drafts, 5),
                                                  .min_match = min,
                                                  .max_match = min + load_below(k, 6)};
+}
+
+/* Of few letters, so that stop strings come about; some tokens have no text. */
+static void make_text(struct load *k)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < LOAD_PIECES; i++) {
+        for (uint32_t bytes = load_below(k, 4); bytes; bytes--)
+            k->bytes[n++] = (char)('a' + load_below(k, 3));
+        k->end[i] = n;
+    }
+    k->text = (struct token_text){LOAD_PIECES, k->bytes, k->end};
+    k->r.config.text = &k->text;
 }
 
 void load_begin(struct load *k, uint64_t seed)
@@ -84,6 +104,9 @@ void load_begin(struct load *k, uint64_t seed)
     for (uint32_t i = 0; i < RIG_CLIENTS; i++)
         k->r.domain[i] = i % domains;
     random_speculation(k);
+    for (uint32_t i = 0; i < RIG_CLIENTS; i++)
+        k->r.top[i] = once_in(k, 4) ? 2 : LLM_TOP_MAX;
+    make_text(k);
 }
 
 /* ---- entries ---- */
@@ -102,27 +125,69 @@ static void random_tokens(struct load *k, int32_t *tokens, uint32_t n)
 
 static uint32_t random_length(struct load *k)
 {
-    return 2 + load_below(k, once_in(k, 4) ? 110 : 40);
+    return 2 + load_below(k, once_in(k, 4) ? 110 : once_in(k, 30) ? 400 : 40);
+}
+
+static uint32_t random_output(struct load *k)
+{
+    return once_in(k, 8) ? 1 : 1 + load_below(k, once_in(k, 6) ? 300 : 40);
 }
 
 static struct llm_sqe random_generate(struct load *k, uint64_t id)
 {
-    struct llm_sqe q = rig_generate(id, random_length(k), 1 + load_below(k, 40));
+    struct llm_sqe q = rig_generate(id, random_length(k), random_output(k));
     q.choices = once_in(k, 4) ? (uint16_t)(1 + load_below(k, 6)) : 1;
     q.first_choice = once_in(k, 8) ? (uint16_t)load_below(k, 20) : 0;
     return q;
 }
 
+static void random_stops(struct load *k, struct rig_wish *w)
+{
+    w->n_stops = 1 + load_below(k, RIG_STOPS);
+    for (uint32_t i = 0; i < w->n_stops; i++)
+        for (uint32_t bytes = 1 + load_below(k, RIG_STOP_BYTES - 1); bytes; bytes--)
+            w->stops[i][bytes - 1] = (char)('a' + load_below(k, 3));
+}
+
+/* One that is named twice now and then is a fault. */
+static void random_biases(struct load *k, struct rig_wish *w)
+{
+    w->n_biases = 1 + load_below(k, RIG_BIASES);
+    for (uint32_t i = 0; i < w->n_biases; i++) {
+        uint32_t token = load_below(k, k->r.config.vocab);
+        w->biases[i] = (struct gpu_bias){(int32_t)token, (float)load_below(k, 21) - 10};
+    }
+}
+
+static void random_options(struct load *k, struct llm_sqe *q)
+{
+    struct rig_wish wish = {0};
+    if (once_in(k, 3))
+        random_stops(k, &wish);
+    if (once_in(k, 5))
+        random_biases(k, &wish);
+    if (once_in(k, 5))
+        wish.top = 1 + load_below(k, 5);
+    q->options_len = rig_wish(&k->r, &wish);
+}
+
 /* A finished or running generation again, from somewhere in its middle. */
 static struct llm_sqe random_resume(struct load *k, uint64_t id, int32_t *tokens)
 {
-    const struct rig_stream *s = &k->r.streams[load_below(k, k->r.n_streams)];
-    if (s->op != LLM_OP_GENERATE || s->first || !s->n_known || !s->n)
+    const struct rig_stream *s = NULL;
+    for (int i = 0; !s && i < 16; i++) {
+        s = &k->r.streams[load_below(k, k->r.n_streams)];
+        if (s->op != LLM_OP_GENERATE || s->first || !s->n_known || !s->n)
+            s = NULL;
+    }
+    if (!s)
         return random_generate(k, id);
     struct llm_sqe q = s->q;
     uint32_t n = load_below(k, s->n + 1);
     memcpy(tokens, s->known, s->n_known * sizeof *tokens);
     memcpy(tokens + s->n_known, s->tokens, n * sizeof *tokens);
+    if (once_in(k, 4)) /* what somebody else drew: stop strings may be anywhere in it */
+        rig_prompt(&k->r, 1 + k->n, tokens + s->n_known, n);
     q.user_data = id;
     q.session = q.target = 0;
     q.flags &= (uint8_t)~LLM_SQE_INTERRUPT;
@@ -130,12 +195,14 @@ static struct llm_sqe random_resume(struct load *k, uint64_t id, int32_t *tokens
     q.choices = 1;
     q.output_from = s->n_known;
     q.tokens_len = s->n_known + n;
+    q.options_len = rig_wish(&k->r, &s->wish);
     return q;
 }
 
 static void random_manner(struct load *k, struct llm_sqe *q)
 {
     if (q->op == LLM_OP_GENERATE) {
+        random_options(k, q);
         q->temperature = once_in(k, 2) ? 0.8f : 0.0f;
         q->flags |= (uint8_t)load_below(k, 4); /* IGNORE_EOS, LOGPROBS */
         q->max_itl_us = once_in(k, 8) ? 40 : 0;
@@ -191,7 +258,7 @@ static struct llm_sqe random_session(struct load *k, uint32_t client, uint64_t i
         q = rig_append(id, key, keep, load_below(k, 12));
         break;
     default:
-        q = rig_continue(id, key, keep, load_below(k, 12), 1 + load_below(k, 20));
+        q = rig_continue(id, key, keep, load_below(k, 12), random_output(k));
     }
     q.flags |= once_in(k, 3) && q.op != LLM_OP_SESSION_CLOSE ? LLM_SQE_INTERRUPT : 0;
     return q;
@@ -209,7 +276,7 @@ static struct llm_sqe random_entry(struct load *k, uint32_t client, int32_t *tok
         q = rig_choose(id, random_length(k), 1 + load_below(k, 5));
         break;
     case 2:
-        q = rig_cancel(id, 1 + load_below(k, (uint32_t)id));
+        q = rig_cancel(id, id - load_below(k, id < 12 || once_in(k, 4) ? (uint32_t)id : 12));
         break;
     case 3:
         if (k->r.n_streams) {
@@ -316,11 +383,25 @@ static void settle(struct load *k)
     }
 }
 
+/* The more a row takes beside a step, the less a draft pays. */
+static void random_pace(struct load *k)
+{
+    static const uint32_t step_ns[] = {0, 1000, 10000, 10000, 300000},
+                          row_ns[] = {0, 1, 100, 1000, 1000, 20000};
+    k->r.gpu.step_ns = one_of(k, step_ns, 5);
+    k->r.gpu.row_ns = one_of(k, row_ns, 6);
+}
+
 void load_run(struct load *k, uint32_t entries)
 {
+    random_pace(k);
     for (uint32_t i = 0; k->n < entries && i < LOOP_MAX; i++)
         random_event(k);
+    if (k->shut_down)
+        engine_shutdown(k->r.engine);
     settle(k);
+    if (k->shut_down)
+        rig_restart(&k->r);
 }
 
 /* ---- what came ---- */
@@ -345,6 +426,10 @@ static void check_stream(struct load *k, const struct rig_stream *s)
 {
     bool gone = k->r.gone[s->client];
     assert_true(s->finals == 1 || (gone && !s->finals));
+    if (s->final.status == LLM_ESHUTDOWN) {
+        assert_true(k->shut_down && !s->n);
+        return;
+    }
     if (s->final.status == LLM_EENGINE)
         assert_true(k->has_failed);
     if (load_refused(s))

@@ -44,14 +44,31 @@ static void sink_put_top(void *context, uint32_t client, const struct llm_candid
     r->n_candidates = n;
 }
 
+static uint64_t digest(const struct llm_candidate *top, uint32_t n)
+{
+    uint64_t sum = n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &top[i].logprob, sizeof bits);
+        sum = fake_model_add(fake_model_add(sum, top[i].token), (int32_t)bits);
+    }
+    return sum;
+}
+
 /* They are those of the token that comes with them. */
-static void take_candidates(struct rig *r, const struct rig_stream *s, const struct llm_cqe *c)
+static void take_candidates(struct rig *r, struct rig_stream *s, const struct llm_cqe *c)
 {
     uint64_t hash = 0;
-    assert_int_equal(r->n_candidates, s->n_top);
+    assert_int_equal(r->n_candidates != 0, s->n_top != 0);
     if (!s->n_top)
         return;
     assert_int_equal(c->count, 1);
+    s->candidates[s->n] = digest(r->candidates, r->n_candidates);
+    if (r->ops) { /* what they are only that backend knows */
+        r->n_candidates = 0;
+        return;
+    }
+    assert_int_equal(r->n_candidates, s->n_top);
     for (uint32_t i = 0; i < s->n_known; i++)
         hash = fake_model_add(hash, s->known[i]);
     for (uint32_t i = 0; i < s->n; i++)
@@ -351,8 +368,11 @@ static void add_streams(struct rig *r, uint32_t client, const struct llm_sqe *q)
         s->op = q->op;
         s->first =
             q->output_from && q->output_from <= q->tokens_len ? q->tokens_len - q->output_from : 0;
-        s->logprobs =
-            q->flags & LLM_SQE_LOGPROBS || q->op == LLM_OP_SCORE || q->op == LLM_OP_CHOOSE;
+        if (q->op == LLM_OP_GENERATE && q->options_len)
+            s->wish = r->wish;
+        s->n_top = s->wish.top;
+        s->logprobs = q->flags & LLM_SQE_LOGPROBS || q->op == LLM_OP_SCORE ||
+                      q->op == LLM_OP_CHOOSE || s->n_top;
     }
 }
 

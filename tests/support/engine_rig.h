@@ -5,7 +5,8 @@
  * sessions, what each one's history must be; what a request should have brought is computed from
  * that and the fake's model alone.
  *
- * engine_rig.c: sink, entries, steps. engine_book.c: histories and expectations. engine_audit.c: the
+ * engine_rig.c: sink, entries, steps. engine_book.c: histories and expectations. engine_wish.c: option
+ * maps, stop strings. engine_audit.c: the
  * engine's own books. */
 #ifndef LLMD_TESTS_ENGINE_RIG_H
 #define LLMD_TESTS_ENGINE_RIG_H
@@ -35,9 +36,20 @@ struct rig_session {
     int32_t tokens[RIG_TOKENS];
 };
 
+enum { RIG_BIASES = 4, RIG_STOPS = 3, RIG_STOP_BYTES = 8 };
+
+/* What a GENERATE says in its option map. */
+struct rig_wish {
+    uint32_t top; /* candidates of every token */
+    uint32_t n_biases, n_stops;
+    struct gpu_bias biases[RIG_BIASES];
+    char stops[RIG_STOPS][RIG_STOP_BYTES]; /* ended by a zero */
+};
+
 /* What one choice of one entry has brought so far. */
 struct rig_stream {
     struct llm_sqe q; /* the entry */
+    struct rig_wish wish;
     uint32_t client, choice;
     uint64_t user_data;
     uint8_t op;
@@ -54,6 +66,7 @@ struct rig_stream {
     int32_t known[RIG_TOKENS];
     int32_t tokens[RIG_TOKENS];
     float logprob[RIG_TOKENS];
+    uint64_t candidates[RIG_TOKENS]; /* a digest of each token's */
 };
 
 struct rig {
@@ -70,6 +83,7 @@ struct rig {
     uint32_t domain[RIG_CLIENTS + 1]; /* whose client it is */
     uint32_t top[RIG_CLIENTS + 1];    /* candidates that its channel has room for */
     uint8_t options[8192];            /* the option map of a GENERATE with options_len */
+    struct rig_wish wish;             /* the same, if rig_wish wrote it */
     struct llm_candidate candidates[LLM_TOP_MAX]; /* of the token that comes next */
     uint32_t n_candidates;                        /* 0: none came */
     uint32_t label_tokens;        /* of every label of a CHOOSE; 0: of different lengths */
@@ -99,6 +113,9 @@ struct llm_sqe rig_session_close(uint64_t user_data, uint64_t key);
 /* A GENERATE on a session. */
 struct llm_sqe rig_continue(uint64_t user_data, uint64_t key, uint64_t keep, uint32_t n_tokens,
                             uint32_t max_tokens);
+
+/* What the next GENERATE has in its option map; all zero: none. Returns its options_len. */
+uint32_t rig_wish(struct rig *r, const struct rig_wish *wish);
 
 /* A prompt that depends on `seed` alone. */
 void rig_prompt(const struct rig *r, uint64_t seed, int32_t *tokens, uint32_t n);
@@ -136,6 +153,9 @@ bool rig_engine_has(const struct rig *r, uint32_t domain, uint64_t key);
  * references, what is free and cached, the counts of users, clients, queue and leases, the waste. */
 void rig_audit(const struct rig *r);
 
+/* Behind engine_shutdown: it takes entries again, as no engine does, so that sessions can be closed. */
+void rig_restart(struct rig *r);
+
 /* DONE without an error, for what has no tokens of its own. */
 void rig_expect_done(struct rig *r, uint32_t client, const struct llm_sqe *q);
 
@@ -143,6 +163,17 @@ void rig_expect_done(struct rig *r, uint32_t client, const struct llm_sqe *q);
 uint32_t rig_choice(const struct llm_sqe *q, uint32_t i);
 
 /* ---- between engine_rig.c and engine_book.c ---- */
+
+/* engine_wish.c: what stop strings make of the n output tokens, of which `given` came with the entry:
+ * true if one is complete. */
+struct rig_stop {
+    uint32_t which;   /* from 1 */
+    uint32_t n;       /* output tokens that were drawn, the last one completes it */
+    uint32_t deliver; /* of them those that the client gets or has */
+    uint32_t cut;     /* bytes of these that belong to the string */
+};
+bool rig_stops(const struct rig *r, const struct rig_wish *wish, const int32_t *output, uint32_t n,
+               uint32_t given, struct rig_stop *stop);
 
 /* The entry was handed to the engine, and what it brought at once has been taken: what its streams
  * have to bring, what it made of its session. */

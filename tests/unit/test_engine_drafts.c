@@ -214,6 +214,22 @@ static void limits_of_the_engine(void **state)
     }
 }
 
+/* More indices than the address space holds: what to do about it is said. */
+static void no_room_for_indices(void **state)
+{
+    (void)state;
+    struct fail f = {0};
+    struct speculation x;
+    struct engine_config c = {.max_num_seqs = 16384,
+                              .max_model_len = INT32_MAX,
+                              .speculation = {.max_tokens = DRAFT, .min_match = 2, .max_match = 8}};
+    assert_int_equal(speculation_create(&x, &c, &f), -ENOMEM);
+    assert_non_null(strstr(f.text, "--speculative-tokens 0"));
+    c.speculation.max_tokens = 0;
+    assert_int_equal(speculation_create(&x, &c, &f), 0);
+    speculation_destroy(&x);
+}
+
 /* Beside each other, each as it wants. */
 static void some_of_one_batch(void **state)
 {
@@ -495,6 +511,7 @@ int main(void)
         cmocka_unit_test(as_request_and_engine_say),
         cmocka_unit_test(both_flags_or_no_generation),
         cmocka_unit_test(limits_of_the_engine),
+        cmocka_unit_test(no_room_for_indices),
         cmocka_unit_test(some_of_one_batch),
         cmocka_unit_test(in_the_rows_that_are_left),
         cmocka_unit_test(prompts_go_before),

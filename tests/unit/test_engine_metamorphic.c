@@ -1,8 +1,10 @@
 /* Metamorphic: under random workloads (arrivals, lengths, priorities, cancels, sessions with forks and
- * rewinds, pressure that forces preemption, cache on and off, chunk sizes, promised gaps, several
- * users, speculation on and off) each request's tokens and log-probabilities are those of its run alone, bit by bit, and the
- * engine's books are right between all steps. LLMD_EXHAUSTIVE in the environment: many seeds. A
- * failing seed is printed; run it alone with SEED=n. */
+ * rewinds, resumed generations, stop strings, biases, penalties, candidates, pressure that forces
+ * preemption, cache on and off, chunk sizes, promised gaps, several users, speculation on and off, a
+ * shutdown in the middle of it all) each request's tokens, log-probabilities, candidates and end are
+ * those of its run alone, bit by bit, and the engine's books are right between all steps.
+ * LLMD_EXHAUSTIVE in the environment: many seeds. A failing seed is printed; run it alone with SEED=n,
+ * or many from there on with SEEDS=n too. */
 #include "../support/engine_load.h"
 
 #include <signal.h>
@@ -15,7 +17,7 @@ enum { ENTRIES = 100, SEEDS = 200, SEEDS_EXHAUSTIVE = 5000 };
 /* What the workloads met, all together: a test that meets nothing shows nothing. */
 static struct {
     uint64_t served, streams, preemptions, hits, copies, evicted, expired, recomputed, finals[8];
-    uint64_t drafted, accepted;
+    uint64_t drafted, accepted, stopped, cut, biased, with_top;
 } met;
 
 static void note(const struct load *k)
@@ -31,8 +33,14 @@ static void note(const struct load *k)
     met.recomputed += rig_figure(&b->recomputed_tokens);
     met.drafted += rig_figure(&b->spec_draft_tokens);
     met.accepted += rig_figure(&b->spec_accepted_tokens);
-    for (uint32_t i = 0; i < k->r.n_streams; i++)
-        met.finals[k->r.streams[i].final.finish % 8]++;
+    for (uint32_t i = 0; i < k->r.n_streams; i++) {
+        const struct rig_stream *s = &k->r.streams[i];
+        met.finals[s->final.finish % 8]++;
+        met.stopped += s->result.stop != 0;
+        met.cut += s->result.stop_cut != 0;
+        met.biased += s->n && s->wish.n_biases;
+        met.with_top += s->n && s->n_top;
+    }
 }
 
 static void one_seed(uint32_t seed)
@@ -41,6 +49,7 @@ static void one_seed(uint32_t seed)
     load_begin(&k, seed);
     k.audited = true;
     k.may_fail = seed % 5 == 0;
+    k.shut_down = seed % 7 == 0;
     rig_open(&k.r);
     if (k.may_fail)
         k.r.gpu.fail_wait_at = 1 + load_below(&k, 200);
@@ -72,8 +81,9 @@ static void random_seeds(void **state)
     if (one)
         return;
     assert_true(met.preemptions && met.hits && met.copies && met.evicted && met.expired);
-    assert_true(met.recomputed && met.served > met.streams / 4);
+    assert_true(met.recomputed && met.served > met.streams / 5);
     assert_true(met.accepted > 1000 && met.drafted > met.accepted + 1000);
+    assert_true(met.stopped && met.cut && met.biased && met.with_top);
     for (int i = 0; i <= LLM_FINISH_ERROR; i++)
         assert_true(met.finals[i]);
 }

@@ -59,10 +59,13 @@ static void expect_same(const struct rig_stream *s, const struct rig_stream *a)
     assert_true(first + s->n <= a->n);
     assert_memory_equal(s->tokens, a->tokens + first, s->n * sizeof *s->tokens);
     assert_memory_equal(s->logprob, a->logprob + first, s->n * sizeof *s->logprob);
+    assert_memory_equal(s->candidates, a->candidates + first, s->n * sizeof *s->candidates);
     if (!s->finals || load_cut_short(s))
         return;
     assert_int_equal(first + s->n, a->n);
     assert_int_equal(s->final.finish, a->final.finish);
+    assert_int_equal(s->result.stop, a->result.stop);
+    assert_int_equal(s->result.stop_cut, a->result.stop_cut);
 }
 
 static bool brought_something(const struct rig_stream *s)
@@ -75,12 +78,18 @@ static void run_alone(uint32_t seed)
     struct gpu_rig backend;
     rig_init(&alone);
     alone.config.n_blocks = 40;
+    alone.config.text = &loaded.text;
+    alone.top[0] = LLM_TOP_MAX;
     open_backend(&backend, &alone, 1, seed);
     for (uint32_t i = 0; i < loaded.r.n_streams; i++) {
         const struct rig_stream *s = &loaded.r.streams[i];
         if (!brought_something(s))
             continue;
         struct llm_sqe q = request_of(s, i + 1);
+        struct rig_wish wish = s->wish;
+        if (!s->finals || load_cut_short(s)) /* then it may have brought tokens of a string */
+            wish.n_stops = 0;
+        q.options_len = rig_wish(&alone, &wish);
         assert_true(rig_submit(&alone, 0, &q, s->known));
         rig_run(&alone);
         expect_same(s, rig_stream(&alone, 0, i + 1, q.first_choice));
