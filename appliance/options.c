@@ -30,7 +30,7 @@ const struct option options_table[] = {
      "prints the options in effect and leaves: 0 if they are right, 2 if not", NULL, true},
     {"backend", BACKEND, 0, 0, 0, "cpu|cpu-avx2|cpu-plain",
      "what computes; cpu-avx2 leaves AVX-512 alone, cpu-plain is the slow reference", "cpu"},
-    {"threads", NUMBER, FIELD(threads), 1, 1024, "N", "compute threads", "one for each CPU"},
+    {"threads", NUMBER, FIELD(threads), 1, CPUS_MAX, "N", "compute threads", "one for each CPU"},
     {"cpu-list", CPUS, FIELD(cpu_list), 0, 0, "LIST",
      "the compute threads' CPUs, in their order, as 0-1,3; memory goes to these CPUs' nodes",
      "wherever they may run"},

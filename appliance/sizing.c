@@ -20,11 +20,12 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Blocks that fit into what is free: the workspace is taken from the same memory. */
-static uint64_t blocks_available(const struct gpu_memory *m)
+/* Blocks that fit into what is free: the workspace and what the engine is made of are taken from the
+ * same memory. */
+static uint64_t blocks_available(const struct sizing_wish *w, const struct gpu_memory *m)
 {
-    uint64_t workspace = least(m->workspace_bytes, m->available_bytes);
-    return (m->available_bytes - workspace) / m->block_bytes;
+    uint64_t others = least(m->workspace_bytes + w->own_bytes, m->available_bytes);
+    return (m->available_bytes - others) / m->block_bytes;
 }
 
 static uint64_t blocks_default(const struct sizing_wish *w, const struct gpu_memory *m,
@@ -35,12 +36,15 @@ static uint64_t blocks_default(const struct sizing_wish *w, const struct gpu_mem
     return blocks < one_request ? one_request : blocks;
 }
 
-/* What the share leaves beside weights and workspace. */
-static uint64_t blocks_of_share(const struct sizing_wish *w, const struct gpu_memory *m)
+/* What the share leaves beside weights and workspace, of what can be had. */
+static uint64_t blocks_of_share(const struct sizing_wish *w, const struct gpu_memory *m,
+                                uint64_t one_request)
 {
     double all = (double)m->weights_bytes + (double)m->available_bytes;
     double kv_bytes = all * w->utilization - (double)m->weights_bytes - (double)m->workspace_bytes;
-    return kv_bytes > 0 ? (uint64_t)(kv_bytes / (double)m->block_bytes) : 0;
+    uint64_t blocks = kv_bytes > 0 ? (uint64_t)(kv_bytes / (double)m->block_bytes) : 0;
+    uint64_t available = blocks_available(w, m);
+    return available < one_request ? blocks : least(blocks, available);
 }
 
 static const char *what_sizes(const struct sizing_wish *w)
@@ -69,7 +73,7 @@ static int too_small(const struct sizing_wish *w, const struct gpu_memory *m, ui
 static int too_large(const struct sizing_wish *w, const struct gpu_memory *m, uint64_t blocks,
                      uint64_t one_request, struct fail *f)
 {
-    uint64_t available = blocks_available(m), kib = available * m->block_bytes >> 10;
+    uint64_t available = blocks_available(w, m), kib = available * m->block_bytes >> 10;
     char advice[160];
     if (available < one_request)
         snprintf(advice, sizeof advice,
@@ -80,20 +84,21 @@ static int too_large(const struct sizing_wish *w, const struct gpu_memory *m, ui
         snprintf(advice, sizeof advice, "pass --kv-cache-memory %llu%c or less",
                  (unsigned long long)(kib < 1024 ? kib : kib >> 10), kib < 1024 ? 'K' : 'M');
     return fail(f, -ENOMEM,
-                "a KV pool of %.1f MiB (%llu tokens) and a workspace of %.1f MiB do not fit into "
-                "the %.1f MiB of memory that are free: %s, or pass a smaller --max-model-len",
+                "a KV pool of %.1f MiB (%llu tokens), a workspace of %.1f MiB and the engine's own "
+                "%.1f MiB do not fit into the %.1f MiB of memory that are free: %s, or pass a "
+                "smaller --max-model-len",
                 mib(blocks * m->block_bytes), (unsigned long long)blocks * GPU_KV_BLOCK,
-                mib(m->workspace_bytes), mib(m->available_bytes), advice);
+                mib(m->workspace_bytes), mib(w->own_bytes), mib(m->available_bytes), advice);
 }
 
 int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gpu_memory *m,
                 struct fail *f)
 {
     uint64_t one_request = blocks_of(w->max_model_len);
-    uint64_t available = blocks_available(m);
+    uint64_t available = blocks_available(w, m);
     uint64_t blocks = w->num_kv_blocks     ? w->num_kv_blocks
                       : w->kv_cache_memory ? w->kv_cache_memory / m->block_bytes
-                      : w->utilization > 0 ? blocks_of_share(w, m)
+                      : w->utilization > 0 ? blocks_of_share(w, m, one_request)
                                            : blocks_default(w, m, one_request);
 
     if (blocks < one_request)

@@ -3,7 +3,7 @@
  * Rules
  *   --num-kv-blocks or --kv-cache-memory given: that, if the machine has it.
  *   --gpu-memory-utilization given: that share of the memory that this process can have, its
- *   weights included, less weights and workspace.
+ *   weights included, less weights and workspace; no more than there is.
  *   else: the least of 4 GiB, a quarter of the available memory, and what max_num_seqs sequences
  *   of max_model_len can use; but room for one of them, if the machine has it.
  *   A pool that cannot hold one request of max_model_len is refused, with the numbers.
@@ -21,6 +21,7 @@ struct sizing_wish {
     uint64_t kv_cache_memory; /* bytes; 0: not given */
     double utilization;       /* (0, 1]; 0: not given */
     uint32_t max_model_len, max_num_seqs;
+    uint64_t own_bytes; /* that the engine takes beside the backend, after the pool was sized */
 };
 
 struct sizing {

@@ -86,7 +86,7 @@ static int check_config(const struct gpu_config *c, struct fail *f)
         {"number of rows of a step", c->max_rows, 1, ROWS_MAX},
         {"number of sequences of a step", c->max_seqs, 1, ROWS_MAX},
         {"number of outputs of a step", c->max_outputs, 1, ROWS_MAX},
-        {"longest sequence", c->max_len, 1, LEN_MAX},
+        {"longest sequence (--max-model-len)", c->max_len, 1, LEN_MAX},
         {"activation mode", (uint32_t)c->activations, 0, GPU_ACT_F32},
         {"KV type", (uint32_t)c->kv_type, 0, GPU_KV_TYPES - 1},
         {"kind of pages", (uint32_t)c->huge_pages, 0, GPU_HUGE_PAGES_OFF},

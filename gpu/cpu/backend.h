@@ -191,8 +191,10 @@ static inline uint32_t cpu_chunks_most(const struct gpu_config *c)
  * the last mapping counts. NULL: spread over those of the threads. Not during a job. */
 bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes,
              void (*settle)(struct gpu *g, const struct pages *p, void *context), void *context);
-/* Whether there is memory for a mapping, and how many bytes any one may have. */
-bool cpu_fits(const struct gpu *g, uint64_t bytes);
+/* Whether there is memory for a mapping, and beside it for `beside` bytes on transparent or small
+ * pages. */
+bool cpu_fits(const struct gpu *g, uint64_t bytes, uint64_t beside);
+/* How many bytes any one mapping may have. */
 uint64_t cpu_memory_left(const struct gpu *g);
 
 /* ---- load.c ---- */

@@ -135,18 +135,30 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
 }
 
+/* Fills in how large the buffers are; their bytes together. */
+static uint64_t plan_staging(const struct gpu *g, struct fetching *x)
+{
+    for (uint32_t i = 0; i < x->list->n; i++) {
+        const struct weight *w = &x->list->at[i];
+        if (w->tensor && in_place(w))
+            x->scratch_bytes = most(x->scratch_bytes, aligned(w->matrix->panel_bytes));
+        else if (w->tensor)
+            x->staging_bytes = most(x->staging_bytes, aligned(w->tensor->bytes));
+    }
+    return 2 * x->staging_bytes + g->config.threads * x->scratch_bytes;
+}
+
+uint64_t cpu_staging_bytes(const struct gpu *g, const struct weight_list *list)
+{
+    struct fetching x = {.list = list};
+    return plan_staging(g, &x);
+}
+
 int cpu_fetch_weights(struct gpu *g, const struct weight_list *list,
                       const struct gpu_source *source, struct fail *f)
 {
     struct fetching x = {.list = list, .source = source, .f = f};
-    for (uint32_t i = 0; i < list->n; i++) {
-        const struct weight *w = &list->at[i];
-        if (w->tensor && in_place(w))
-            x.scratch_bytes = most(x.scratch_bytes, aligned(w->matrix->panel_bytes));
-        else if (w->tensor)
-            x.staging_bytes = most(x.staging_bytes, aligned(w->tensor->bytes));
-    }
-    uint64_t bytes = 2 * x.staging_bytes + g->config.threads * x.scratch_bytes;
+    uint64_t bytes = plan_staging(g, &x);
     struct pages staging;
     if (!pages_map(&staging, bytes, PAGES_THP))
         return memory_refused("tensors while they are read", bytes, f);

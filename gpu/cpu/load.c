@@ -187,13 +187,13 @@ static void settle_weights(struct gpu *g, const struct pages *p, void *context)
 
 static int place_weights(struct gpu *g, struct weight_list *list, struct fail *f)
 {
-    uint64_t bytes = place_all(g, list, NULL);
-    if (!cpu_fits(g, bytes))
+    uint64_t bytes = place_all(g, list, NULL), staging = cpu_staging_bytes(g, list);
+    if (!cpu_fits(g, bytes, staging))
         return fail(f, -ENOMEM,
-                    "the weights take %" PRIu64 " MiB and %" PRIu64 " MiB are free (of the machine "
-                    "or of this process's memory control group): free memory, raise the group's "
-                    "limit, or use a smaller model",
-                    bytes >> 20, cpu_memory_left(g) >> 20);
+                    "the weights take %" PRIu64 " MiB, reading them %" PRIu64 " more, and %" PRIu64
+                    " MiB are free (of the machine or of this process's memory control group): "
+                    "free memory, raise the group's limit, or use a smaller model",
+                    pages_whole(bytes) >> 20, pages_whole(staging) >> 20, cpu_memory_left(g) >> 20);
     if (!cpu_map(g, &g->weights_pages, bytes, settle_weights, list))
         return memory_refused("weights", bytes, f);
     g->weights = g->weights_pages.at;

@@ -28,6 +28,8 @@ void cpu_near(const struct gpu *g, const struct pages *p);
 int cpu_near_choose(const struct gpu *g, const struct pages *p, int (*node_of)(int cpu),
                     int *nodes);
 
+/* Bytes that cpu_fetch_weights takes for itself, while it runs. After every matrix has its shape. */
+uint64_t cpu_staging_bytes(const struct gpu *g, const struct weight_list *list);
 /* Brings the bytes of every weight that is there to its place, packed. The places are mapped, zero,
  * and nobody has touched them. */
 int cpu_fetch_weights(struct gpu *g, const struct weight_list *list,

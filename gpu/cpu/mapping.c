@@ -70,12 +70,15 @@ bool cpu_map(struct gpu *g, struct pages *p, uint64_t bytes,
     return false;
 }
 
-bool cpu_fits(const struct gpu *g, uint64_t bytes)
+/* In whole pages, as they are taken: where memory is short the difference is a process that is
+ * killed while it loads. */
+bool cpu_fits(const struct gpu *g, uint64_t bytes, uint64_t beside)
 {
+    uint64_t left = memory_available(""), all;
     for (int i = first_kind(g->config.huge_pages); i < FIRST_THP; i++)
         if (pages_hugetlb_fit("", bytes, kinds[i]))
-            return true;
-    return bytes < memory_available("");
+            return pages_whole(beside) < left;
+    return !__builtin_add_overflow(pages_whole(bytes), pages_whole(beside), &all) && all < left;
 }
 
 /* Pages of 1 GiB are left out: not every number of bytes fits on them. */

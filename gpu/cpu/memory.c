@@ -26,15 +26,16 @@
 int memory_refused(const char *what, uint64_t bytes, struct fail *f)
 {
     struct rlimit limit;
+    uint64_t mib = (bytes >> 20) + (bytes % (1 << 20) != 0);
     if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
         return fail(f, -ENOMEM,
                     "the kernel refused %" PRIu64 " MiB for the %s: the address space of this "
                     "process is limited to %" PRIu64 " MiB (ulimit -v, LimitAS=); raise the limit",
-                    bytes >> 20, what, (uint64_t)limit.rlim_cur >> 20);
+                    mib, what, (uint64_t)limit.rlim_cur >> 20);
     return fail(f, -ENOMEM,
                 "the kernel refused %" PRIu64 " MiB for the %s: ask for less, or allow more with "
                 "the sysctl vm.overcommit_memory or vm.overcommit_ratio",
-                bytes >> 20, what);
+                mib, what);
 }
 
 /* ---- small files of numbers ---- */

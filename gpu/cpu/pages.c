@@ -55,6 +55,12 @@ static bool whole_pages(uint64_t bytes, enum pages_kind kind, uint64_t *out)
     return *out > 0;
 }
 
+uint64_t pages_whole(uint64_t bytes)
+{
+    uint64_t mapped, most = 1ull << 63;
+    return whole_pages(bytes, PAGES_THP, &mapped) ? mapped : bytes ? most : 0;
+}
+
 static uint8_t *map_anonymous(uint64_t bytes, int flags)
 {
     void *at =

@@ -49,7 +49,8 @@ bool pages_thp_allowed(const char *root);
 /* Bytes of the mapping that lie on huge pages now. `root` as above, with proc/self/smaps. */
 uint64_t pages_huge_bytes(const char *root, const struct pages *p);
 
-uint64_t pages_bytes(enum pages_kind kind);   /* of one: 2 MiB where they are small */
+uint64_t pages_whole(uint64_t bytes);       /* what they take on transparent pages; at most 2^63 */
+uint64_t pages_bytes(enum pages_kind kind); /* of one: 2 MiB where they are small */
 const char *pages_name(enum pages_kind kind); /* "small", "thp", "hugetlb", "hugetlb-1g" */
 
 #endif

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../gpu/cpu/backend.h"
+#include "../../gpu/cpu/load.h"
+#include "../../gpu/cpu/memory.h"
 #include "../support/tiny_model.h"
 #include "../support/support.h"
 
@@ -238,6 +239,40 @@ static void memory_adds_up(void **state)
     tiny_free(&model);
 }
 
+/* What a mapping takes beside itself counts, and so do its last page's bytes. */
+static void what_fits_is_counted_whole(void **state)
+{
+    (void)state;
+    struct gpu g = {.config.huge_pages = GPU_HUGE_PAGES_OFF};
+    uint64_t free_now = memory_available(""), much = 2 * free_now;
+    assert_true(cpu_fits(&g, 1, 0));
+    assert_true(cpu_fits(&g, 1, 1));
+    assert_false(cpu_fits(&g, much, 1));
+    assert_false(cpu_fits(&g, 1, much));
+    assert_false(cpu_fits(&g, free_now / 3 * 2, free_now / 3 * 2));
+    assert_false(cpu_fits(&g, UINT64_MAX, 1));
+    assert_false(cpu_fits(&g, 1ull << 63, 1ull << 63)); /* no sum that wraps */
+}
+
+/* In whole buffers: two for what cannot be packed in place, and each thread's own. */
+static void reading_takes_what_it_says(void **state)
+{
+    (void)state;
+    struct linear whole, broken; /* of whole blocks, or not */
+    struct gpu_tensor t[2] = {{.type = GPU_F16, .bytes = 6400}, {.type = GPU_F16, .bytes = 7000}};
+    struct gpu g = {.config.threads = 3};
+    linear_shape(&whole, GPU_F16, 64, 50, false);
+    linear_shape(&broken, GPU_F16, 70, 50, false);
+    struct weight at[] = {{.tensor = &t[0], .matrix = &whole, .k = 64, .n = 50},
+                          {.tensor = NULL, .matrix = &broken},
+                          {.tensor = &t[1], .matrix = &broken, .k = 70, .n = 50}};
+    struct weight_list list = {.at = at, .n = 2};
+    uint64_t own = (whole.panel_bytes + 63) / 64 * 64;
+    assert_true(cpu_staging_bytes(&g, &list) == 3 * own);
+    list.n = 3;
+    assert_true(cpu_staging_bytes(&g, &list) == 3 * own + 2 * 7040);
+}
+
 static void blocks_take_what_their_type_needs(void **state)
 {
     (void)state;
@@ -367,6 +402,8 @@ int main(void)
         cmocka_unit_test(broken_models_are_refused),
         cmocka_unit_test(pools_that_cannot_be_are_refused),
         cmocka_unit_test(memory_adds_up),
+        cmocka_unit_test(what_fits_is_counted_whole),
+        cmocka_unit_test(reading_takes_what_it_says),
         cmocka_unit_test(blocks_take_what_their_type_needs),
         cmocka_unit_test(large_pools_are_not_filled_ahead),
         cmocka_unit_test(pages_are_what_was_asked_for),

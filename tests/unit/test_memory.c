@@ -1,5 +1,6 @@
 /* test_memory.c - how much memory and how many CPUs there are, read from made-up proc and sys
  * trees. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +123,24 @@ static void cpu_quota(void **state)
     assert_int_equal(memory_cpus(root), all < 2 ? all : 2);
 }
 
+/* Never "0 MiB": what was refused is named as if it were a little more. */
+static void a_refusal_names_what_was_asked_for(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t bytes;
+        const char *says;
+    } cases[] = {{1, "refused 1 MiB for the table"},
+                 {1 << 20, "refused 1 MiB for the table"},
+                 {(1 << 20) + 1, "refused 2 MiB for the table"},
+                 {UINT64_MAX, "refused 17592186044416 MiB for the table"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fail f = {0};
+        assert_int_equal(memory_refused("table", cases[i].bytes, &f), -ENOMEM);
+        assert_non_null(strstr(f.text, cases[i].says));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +149,7 @@ int main(void)
         cmocka_unit_test(a_container_without_a_namespace),
         cmocka_unit_test(version_1),
         cmocka_unit_test(cpu_quota),
+        cmocka_unit_test(a_refusal_names_what_was_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

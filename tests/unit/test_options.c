@@ -253,10 +253,12 @@ static void missing(void **state)
 static void out_of_range(void **state)
 {
     (void)state;
-    refused("--model a --threads 0", "--threads 0 is out of range: 1 to 1024");
-    refused("--model a --threads 1025", "out of range: 1 to 1024");
+    refused("--model a --threads 0", "--threads 0 is out of range: 1 to 512");
+    assert_int_equal(parse("--model a --threads 512"),
+                     OPTIONS_RUN); /* as many as a backend takes */
+    refused("--model a --threads 513", "out of range: 1 to 512");
     refused("--model a --max-num-seqs=99999999999999999999999", "out of range: 1 to 4096");
-    refused("--model a --threads -1", "takes a whole number from 1 to 1024, not '-1'");
+    refused("--model a --threads -1", "takes a whole number from 1 to 512, not '-1'");
     refused("--model a --threads 2x", "takes a whole number");
     refused("--model a --threads 0x2", "takes a whole number");
     refused("--model a --threads=", "takes a whole number");

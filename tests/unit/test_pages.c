@@ -229,6 +229,21 @@ static void small_pages_have_to_be_clearly_faster(void **state)
     assert_true(pages_trial_ratio(&t) == 0);
 }
 
+static void whole_pages_are_counted(void **state)
+{
+    (void)state;
+    const uint64_t page = 2 << 20;
+    assert_true(pages_whole(0) == 0);
+    assert_true(pages_whole(1) == page);
+    assert_true(pages_whole(page) == page);
+    assert_true(pages_whole(page + 1) == 2 * page);
+    assert_true(pages_whole(UINT64_MAX) == 1ull << 63); /* more than there can be */
+    struct pages p;
+    assert_true(pages_map(&p, page + 1, PAGES_THP));
+    assert_true(p.mapped == pages_whole(page + 1));
+    pages_unmap(&p);
+}
+
 /* It ends, whatever it finds, and leaves nothing mapped. */
 static void a_trial_comes_to_an_end(void **state)
 {
@@ -254,6 +269,7 @@ int main(void)
         cmocka_unit_test(what_was_granted_is_read),
         cmocka_unit_test(mappings),
         cmocka_unit_test(a_mapping_is_had_or_not),
+        cmocka_unit_test(whole_pages_are_counted),
         cmocka_unit_test(small_pages_have_to_be_clearly_faster),
         cmocka_unit_test(a_trial_comes_to_an_end),
     };

@@ -109,6 +109,28 @@ static void too_large_is_refused(void **state)
     assert_int_equal(plan(w, mib, 0), -ENOMEM); /* less there than the workspace: no underflow */
 }
 
+/* A pool that fits alone and not beside the engine would be a process that is killed later. */
+static void the_engine_itself_needs_room(void **state)
+{
+    (void)state;
+    struct sizing_wish w = {
+        .max_model_len = 160, .max_num_seqs = 1, .own_bytes = 14 * mib, .num_kv_blocks = 84};
+    assert_int_equal(plan(w, mib, 100 * mib), 0);
+    w.num_kv_blocks = 85;
+    assert_int_equal(plan(w, mib, 100 * mib), -ENOMEM);
+    assert_non_null(strstr(f.text, "a workspace of 2.0 MiB and the engine's own 14.0 MiB do not"));
+    assert_non_null(strstr(f.text, "pass --kv-cache-memory 84M or less"));
+    w.num_kv_blocks = 0;
+    w.utilization = 1;
+    assert_int_equal(plan(w, mib, 100 * mib), 0);
+    assert_int_equal(s.n_blocks, 84); /* all that can be had */
+    assert_int_equal(plan(w, mib, 25 * mib), -ENOMEM);
+    w.utilization = 0;
+    assert_int_equal(plan(w, mib, 26 * mib), 0); /* one request, and nothing is left */
+    assert_int_equal(s.n_blocks, 10);
+    assert_int_equal(plan(w, mib, 25 * mib), -ENOMEM);
+}
+
 static void is_printed_as_people_plan_it(void **state)
 {
     (void)state;
@@ -146,6 +168,7 @@ int main(void)
                                        cmocka_unit_test(a_share_leaves_the_pool_the_rest),
                                        cmocka_unit_test(too_small_is_refused_with_numbers),
                                        cmocka_unit_test(too_large_is_refused),
+                                       cmocka_unit_test(the_engine_itself_needs_room),
                                        cmocka_unit_test(is_printed_as_people_plan_it)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
