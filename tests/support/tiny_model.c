@@ -83,6 +83,64 @@ struct tiny_config tiny_odd(void)
                                 .seed = 2};
 }
 
+/* ---- any shape ---- */
+
+static const enum gpu_type whole_numbers[] = {GPU_F32, GPU_F16, GPU_BF16};
+
+/* A type that rows of k elements can have. */
+static enum gpu_type any_type(struct rnd *r, uint32_t k)
+{
+    static const enum gpu_type blocks[] = {GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0};
+    static const enum gpu_type large[] = {GPU_Q4_K, GPU_Q5_K, GPU_Q6_K};
+    if (k % 256 == 0 && rnd_below(r, 2))
+        return large[rnd_below(r, 3)];
+    if (k % 32 == 0 && rnd_below(r, 4))
+        return blocks[rnd_below(r, 5)];
+    return whole_numbers[rnd_below(r, 3)];
+}
+
+static uint32_t any_width(struct rnd *r)
+{
+    static const uint32_t steps[] = {1, 16, 32, 32, 256};
+    uint32_t step = steps[rnd_below(r, 5)], most = step == 256 ? 512 : 256;
+    most = step == 1 && rnd_below(r, 2) ? 40 : most;
+    return step * (1 + rnd_below(r, most / step));
+}
+
+static void any_heads(struct rnd *r, struct tiny_config *c)
+{
+    c->head_dim = 8 * (1 + rnd_below(r, rnd_below(r, 2) ? 32 : 8));
+    uint32_t most = 1 + 512 / c->head_dim;
+    c->kv_heads = 1 + rnd_below(r, most < 4 ? most : 4);
+    c->heads = c->kv_heads * (1 + rnd_below(r, most / c->kv_heads + 1));
+    if (rnd_below(r, 12) == 0) { /* more query heads of a kv head than an item has pairs */
+        c->head_dim = 8;
+        c->kv_heads = 1;
+        c->heads = 90 + rnd_below(r, 30);
+    }
+    c->rope = (enum gpu_rope)rnd_below(r, 2);
+    c->rope_dim = rnd_below(r, 3) ? c->head_dim : 2 * rnd_below(r, c->head_dim / 2 + 1);
+}
+
+struct tiny_config tiny_any(struct rnd *r)
+{
+    struct tiny_config c = {.hidden = any_width(r),
+                            .ffn = any_width(r),
+                            .vocab = 1 + rnd_below(r, rnd_below(r, 3) ? 300 : 5000),
+                            .n_layers = 1 + rnd_below(r, 2),
+                            .norm = whole_numbers[rnd_below(r, 3)],
+                            .tied = rnd_below(r, 2),
+                            .biases = rnd_below(r, 2),
+                            .seed = 1 + rnd_below(r, 1 << 30)};
+    any_heads(r, &c);
+    enum gpu_type *of_hidden[] = {&c.embedding, &c.output, &c.q, &c.k, &c.v, &c.gate, &c.up};
+    for (size_t i = 0; i < sizeof of_hidden / sizeof *of_hidden; i++)
+        *of_hidden[i] = any_type(r, c.hidden);
+    c.o = any_type(r, c.heads * c.head_dim);
+    c.down = any_type(r, c.ffn);
+    return c;
+}
+
 /* ---- weights ---- */
 
 static uint16_t to_half(float x) /* of a normal number in f16's range */

@@ -34,6 +34,9 @@ struct tiny_config tiny_mixed(void);
 struct tiny_config tiny_large_blocks(void);
 /* Odd sizes in F32, F16 and BF16: no width is a multiple of 16. */
 struct tiny_config tiny_odd(void);
+/* Any sizes and any types that go with them. */
+struct rnd;
+struct tiny_config tiny_any(struct rnd *r);
 
 void tiny_make(struct tiny_model *t, const struct tiny_config *c);
 struct gpu_source tiny_source(struct tiny_model *t);
