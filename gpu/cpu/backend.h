@@ -22,6 +22,7 @@
 
 enum {
     CPU_CHUNK = 64,       /* rows that pass over a thread's share of the weights at a time */
+    CPU_CHUNK_LEAST = 16, /* where a step's rows come in more chunks than there are threads */
     CPU_ROWS_EACH = 4,    /* times the threads squared: from so many rows on, a step goes by rows */
     CPU_TILE = 8192,      /* outputs that a thread works on at a time */
     CPU_PRIVATE_ROWS = 4, /* up to so many rows, every thread prepares the inputs for itself */
@@ -91,7 +92,7 @@ struct cpu_workspace {
     float *x;                     /* (max_rows, hidden) the residual stream */
     float *norm;                  /* (rows_room, hidden) */
     float *q, *attn;              /* (max_rows, heads * head_dim) */
-    float *last_x, *last_attn;    /* likewise, of wanted rows alone, after the last attention */
+    float *last_x, *last_attn;    /* the same of wanted rows alone, as many as there can be */
     float *k, *v;                 /* (rows_room, kv_heads * head_dim) */
     float *ffn;                   /* (rows_room, ffn); NULL if every down projection takes int8 */
     struct act *acts;             /* of rows_room rows of hidden or heads * head_dim */
@@ -162,12 +163,17 @@ static inline void *cpu_take(struct cpu_plan *p, uint64_t bytes)
     return at;
 }
 
+static inline uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 static inline uint32_t round_up(uint32_t n, uint32_t unit)
 {
     return (n + unit - 1) / unit * unit;
 }
 
-/* By rows, threads read all weights in the time of their rows. */
+/* By rows, each thread reads all weights in the time of its rows (forward.c). */
 static inline bool cpu_by_rows(uint32_t rows, uint32_t threads)
 {
     return rows >= threads * threads * CPU_ROWS_EACH;
@@ -178,10 +184,16 @@ static inline uint32_t cpu_rows_room(const struct gpu_config *c)
     return cpu_by_rows(c->max_rows, c->threads) ? round_up(c->max_rows, c->threads * LINEAR_GROUP)
                                                 : c->max_rows;
 }
-/* Chunks of a step: not below 16 rows where they are more than the threads, but for the last. */
+/* Chunks of a step: one for each thread at most, or only the last one below CPU_CHUNK_LEAST. */
 static inline uint32_t cpu_chunks_most(const struct gpu_config *c)
 {
-    return c->max_rows / 16 + c->threads;
+    return c->max_rows / CPU_CHUNK_LEAST + c->threads;
+}
+/* Elements of the longest row in `acts`, the input of all products but down. */
+static inline uint32_t cpu_acts_width(const struct gpu_model *m)
+{
+    uint32_t q = m->heads * m->head_dim;
+    return m->hidden > q ? m->hidden : q;
 }
 
 /* ---- mapping.c ---- */

@@ -21,8 +21,8 @@
  *     o ... down of layer i, norm ... KV store of layer i + 1      chunks
  *     RoPE of q, attention                                         items
  *
- * Two barriers a layer instead of eight; what leads from one product to the next never leaves the
- * thread's cache; and of many chunks a thread that is slowed down takes fewer. They get smaller
+ * Two barriers a layer instead of nine; what leads from one product to the next never leaves the
+ * thread's cache; and of many chunks a thread that is slowed down takes fewer. Many get smaller
  * towards the end, so that the threads end together. The price: each chunk reads all weights. n
  * threads read n times as much in the time of one n-th of the rows, so n^2 x CPU_ROWS_EACH rows
  * cost the same rate of reading whatever n is.
@@ -65,14 +65,15 @@ static struct turn turn_of(struct gpu *g, unsigned thread, unsigned n_threads)
                          .ffn_stride = linear_stride(m->ffn)};
 }
 
-/* One chunk of all's rows. What does not outlive it lies where by columns the rows of the thread's
- * number would. */
+/* One chunk of all's rows. What does not outlive it lies in the thread's own part of memory that is
+ * all rows' by columns: parts as long as the largest chunk, in whole groups. */
 static struct turn turn_of_chunk(const struct turn *all, struct cpu_share rows)
 {
     const struct gpu *g = all->g;
     const struct gpu_model *m = &g->model;
-    uint32_t q = m->heads * m->head_dim, k = m->hidden > q ? m->hidden : q;
-    uint32_t place = all->thread * round_up(g->w.chunks[0].to, LINEAR_GROUP); /* the largest */
+    uint32_t largest = g->w.chunks[0].to;
+    uint32_t place = all->thread * round_up(largest, LINEAR_GROUP);
+    assert(rows.to - rows.from <= largest);
     assert(place + rows.to - rows.from <= cpu_rows_room(&g->config));
     struct turn t = *all;
     t.part = 0;
@@ -85,7 +86,7 @@ static struct turn turn_of_chunk(const struct turn *all, struct cpu_share rows)
     t.k += place * t.kv_stride;
     t.v += place * t.kv_stride;
     t.norm += place * t.x_stride;
-    t.acts += linear_acts(k, place);
+    t.acts += linear_acts(cpu_acts_width(m), place);
     t.ffn_acts += linear_acts(m->ffn, place);
     if (t.ffn)
         t.ffn += place * t.ffn_stride;
@@ -157,11 +158,11 @@ static void list_wanted(struct gpu *g)
  * so few that reading the weights would count; else one chunk for each thread, in whole groups. */
 static uint32_t chunk_rows(uint32_t rows, uint32_t left, uint32_t threads)
 {
-    enum { PASS = 8, LEAST = 16 };
+    enum { PASS = 8 };
     if (rows < CPU_CHUNK * threads)
         return min_u32(round_up(rows, threads * LINEAR_GROUP) / threads, left);
     uint32_t n = round_up(left / (2 * threads), PASS);
-    n = n < LEAST ? LEAST : n;
+    n = n < CPU_CHUNK_LEAST ? CPU_CHUNK_LEAST : n;
     return min_u32(min_u32(n, CPU_CHUNK), left);
 }
 
@@ -170,7 +171,9 @@ static void list_chunks(struct gpu *g)
     struct cpu_workspace *w = &g->w;
     uint32_t rows = g->step->n_rows, threads = g->config.threads;
     w->n_chunks = 0;
-    for (uint32_t from = 0, n; from < rows && cpu_by_rows(rows, threads); from += n) {
+    if (!cpu_by_rows(rows, threads))
+        return;
+    for (uint32_t from = 0, n; from < rows; from += n) {
         n = chunk_rows(rows, rows - from, threads);
         assert(w->n_chunks < cpu_chunks_most(&g->config));
         w->chunks[w->n_chunks++] = (struct cpu_share){from, from + n};

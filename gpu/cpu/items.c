@@ -26,11 +26,6 @@ struct listing {
     size_t parts; /* floats in use */
 };
 
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 static void add(struct listing *l, struct cpu_attn_item item, uint32_t from, uint32_t to)
 {
     item.from = from;

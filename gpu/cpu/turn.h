@@ -19,13 +19,13 @@ struct turn {
     unsigned part, parts;
     uint32_t first, n_rows; /* of the step's rows; first: 0 by columns */
 
-    /* Of those rows. The last ones do not outlive a chunk. */
-    float *x;          /* (n_rows, hidden) */
-    float *q;          /* (n_rows, heads * head_dim) */
-    const float *attn; /* likewise */
+    /* Of those rows; shapes as in struct cpu_workspace. */
+    float *x, *q;
+    const float *attn;
+    size_t x_stride, q_stride, kv_stride, ffn_stride;
+    /* likewise, and no longer than a chunk lasts */
     float *k, *v, *norm, *ffn;
     struct act *acts, *ffn_acts;
-    size_t x_stride, q_stride, kv_stride, ffn_stride;
 };
 
 static inline void turn_barrier(const struct turn *t)
@@ -37,11 +37,6 @@ static inline void turn_barrier(const struct turn *t)
 static inline struct cpu_share turn_share(const struct turn *t, uint32_t n)
 {
     return cpu_share(n, t->part, t->parts);
-}
-
-static inline uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* ---- layer.c ---- */

@@ -24,7 +24,7 @@ static struct act *take_acts(struct cpu_plan *p, uint32_t rows, uint32_t k)
     return cpu_take(p, (uint64_t)linear_acts(k, rows) * sizeof(struct act));
 }
 
-static void plan_threads(struct gpu *g, struct cpu_plan *p, uint32_t k)
+static void plan_threads(struct gpu *g, struct cpu_plan *p)
 {
     struct cpu_private *threads = cpu_take(p, sizeof *threads * g->config.threads);
     size_t attn = attn_scratch_bytes(&g->shape), sample = sample_scratch_bytes(g->model.vocab);
@@ -33,7 +33,7 @@ static void plan_threads(struct gpu *g, struct cpu_plan *p, uint32_t k)
     for (uint32_t i = 0; i < g->config.threads; i++) {
         struct cpu_private t = {
             .norm = take_rows(p, CPU_PRIVATE_ROWS, g->model.hidden),
-            .acts = take_acts(p, CPU_PRIVATE_ROWS, k),
+            .acts = take_acts(p, CPU_PRIVATE_ROWS, cpu_acts_width(&g->model)),
             .q = cpu_take(p, (uint64_t)pairs * g->model.head_dim * sizeof(float)),
             .tile = cpu_take(p, (uint64_t)2 * CPU_TILE * sizeof(float)),
             .scratch = cpu_take(p, attn > sample ? attn : sample)};
@@ -69,9 +69,7 @@ static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
     const struct gpu_config *c = &g->config;
     struct cpu_workspace *w = &g->w;
     uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
-    uint32_t k = m->hidden > q ? m->hidden : q;
-    uint32_t rows = cpu_rows_room(c),
-             wanted = c->max_outputs < c->max_rows ? c->max_outputs : c->max_rows;
+    uint32_t rows = cpu_rows_room(c), wanted = min_u32(c->max_outputs, c->max_rows);
     w->x = take_rows(p, c->max_rows, m->hidden);
     w->norm = take_rows(p, rows, m->hidden);
     w->q = take_rows(p, c->max_rows, q);
@@ -81,7 +79,7 @@ static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
     w->k = take_rows(p, rows, kv);
     w->v = take_rows(p, rows, kv);
     w->ffn = g->ffn_f32 ? take_rows(p, rows, m->ffn) : NULL;
-    w->acts = take_acts(p, rows, k);
+    w->acts = take_acts(p, rows, cpu_acts_width(m));
     w->ffn_acts = take_acts(p, rows, m->ffn);
     w->logits = take_rows(p, CPU_OUTPUT_ROWS, m->vocab);
     w->slices =
@@ -92,7 +90,7 @@ static uint64_t plan_workspace(struct gpu *g, uint8_t *base)
     plan_items(g, p);
     w->counters = cpu_take(p, (uint64_t)m->n_layers * sizeof *w->counters);
     w->rope = cpu_take(p, (uint64_t)c->max_len * m->rope_dim * sizeof(float));
-    plan_threads(g, p, k);
+    plan_threads(g, p);
     return plan.used;
 }
 
