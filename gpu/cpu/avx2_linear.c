@@ -19,9 +19,8 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "inline.h"
 #include "panel.h"
-
-#define INLINE static inline __attribute__((always_inline))
 
 enum {
     PANEL = LINEAR_PANEL,
