@@ -211,12 +211,13 @@ static int pool_that_does_not_fit(void)
     return cmocka_run_group_tests_name("a pool larger than the control group", tests, NULL, NULL);
 }
 
-static int group_of_2_MiB(void)
+/* Room for the weights, which take a huge page, and for reading them. */
+static int group_of_6_MiB(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_does_not_fit)};
-    if (!group_of(2))
-        return skipped("a control group of 2 MiB", "the right to mount");
-    return cmocka_run_group_tests_name("a control group of 2 MiB", tests, NULL, NULL);
+    if (!group_of(6))
+        return skipped("a control group of 6 MiB", "the right to mount");
+    return cmocka_run_group_tests_name("a control group of 6 MiB", tests, NULL, NULL);
 }
 
 int main(void)
@@ -230,7 +231,7 @@ int main(void)
                                               shm_of_64_MiB,
                                               group_of_64_MiB,
                                               pool_that_does_not_fit,
-                                              group_of_2_MiB};
+                                              group_of_6_MiB};
     enum { N = sizeof conditions / sizeof *conditions };
     pid_t pid[N];
     int failed = 0;

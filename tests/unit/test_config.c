@@ -134,8 +134,8 @@ static void mistakes_have_their_line(void **state)
             "3: unknown option 'max-num-seq'; did you mean 'max-num-seqs'?");
     refused("--model = m\n", "1: unknown option '--model'; did you mean 'model'?");
     refused("zzzzzzzzzzzzzzzzz = 1\n", "1: unknown option 'zzzzzzzzzzzzzzzzz'; llmd --help lists");
-    refused("model = m\nthreads = 0\n", "2: threads 0 is out of range: 1 to 1024");
-    refused("model = m\nthreads = two\n", "2: threads takes a whole number from 1 to 1024");
+    refused("model = m\nthreads = 0\n", "2: threads 0 is out of range: 1 to 512");
+    refused("model = m\nthreads = two\n", "2: threads takes a whole number from 1 to 512");
     refused("threads =\n", "1: threads takes a whole number");
     refused("model =\n", "1: model takes a text of 1 to 4095 bytes");
     refused("mlock = perhaps\n", "1: mlock is yes or no, not 'perhaps'");
