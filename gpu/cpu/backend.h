@@ -173,16 +173,10 @@ static inline uint32_t round_up(uint32_t n, uint32_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* By rows, each thread reads all weights in the time of its rows (forward.c). */
-static inline bool cpu_by_rows(uint32_t rows, uint32_t threads)
-{
-    return rows >= threads * threads * CPU_ROWS_EACH;
-}
-/* Rows of what a step's rows go through: chunks for all threads, in whole groups. */
+/* Rows of what a step's rows go through: as a chunk in whole groups for each thread of any crew. */
 static inline uint32_t cpu_rows_room(const struct gpu_config *c)
 {
-    return cpu_by_rows(c->max_rows, c->threads) ? round_up(c->max_rows, c->threads * LINEAR_GROUP)
-                                                : c->max_rows;
+    return c->max_rows + c->threads * LINEAR_GROUP;
 }
 /* Chunks of a step: one for each thread at most, or only the last one below CPU_CHUNK_LEAST. */
 static inline uint32_t cpu_chunks_most(const struct gpu_config *c)

@@ -169,9 +169,9 @@ static uint32_t chunk_rows(uint32_t rows, uint32_t left, uint32_t threads)
 static void list_chunks(struct gpu *g)
 {
     struct cpu_workspace *w = &g->w;
-    uint32_t rows = g->step->n_rows, threads = g->config.threads;
+    uint32_t rows = g->step->n_rows, threads = crew_size(&g->crew);
     w->n_chunks = 0;
-    if (!cpu_by_rows(rows, threads))
+    if (rows < threads * threads * CPU_ROWS_EACH)
         return;
     for (uint32_t from = 0, n; from < rows; from += n) {
         n = chunk_rows(rows, rows - from, threads);
