@@ -14,7 +14,7 @@
 extern int ini_max_line;
 #pragma weak ini_max_line
 
-enum { LINE_BYTES = 4400, LINES_MAX = 10000 };
+enum { LINE_BYTES = 4400, LINES_MAX = 10000 /* 16 bits have a line's number */ };
 
 struct reading {
     struct options *o;
@@ -44,8 +44,9 @@ __attribute__((format(printf, 3, 4))) static void wrong(struct reading *r, int c
 static int next_byte(struct reading *r)
 {
     int c = getc(r->file);
-    if (c == EOF && ferror(r->file))
-        wrong(r, -EIO, "cannot be read: %s", strerror(errno));
+    if (c == EOF && ferror(r->file) && !r->rc)
+        r->rc = fail(r->f, -EIO, "the configuration %.200s cannot be read: %s", r->name,
+                     strerror(errno));
     if (c == 0)
         wrong(r, -EINVAL, "holds a zero byte: this is no text");
     return r->rc ? EOF : c;
@@ -118,7 +119,7 @@ static void take_pair(struct reading *r, const char *name, const char *value)
     else if (r->first[known])
         wrong(r, -EINVAL, "%s was set before, in line %u", name, r->first[known]);
     else
-        r->first[known] = r->line;
+        r->first[known] = r->o->line[known] = (uint16_t)r->line;
 }
 
 static int on_pair(void *user, const char *section, const char *name, const char *value)

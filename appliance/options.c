@@ -56,7 +56,9 @@ const struct option options_table[] = {
     {"kv-cache-dtype", KV_TYPE, FIELD(kv_type), 0, 0, "f16|f32|int8",
      "how keys and values are stored", "f16"},
     {"kv-cache-memory", SIZE, FIELD(kv_cache_memory), 1, 1ull << 46, "SIZE",
-     "bytes of the KV pool, as 512M or 4G", "min(4 GiB, a quarter of what is available)"},
+     "bytes of the KV pool, as 512M or 4G",
+     "the least of 4 GiB, a quarter of what is available, and what max-num-seqs sequences of "
+     "max-model-len can use"},
     {"gpu-memory-utilization", SHARE, FIELD(gpu_memory_utilization), 0, 0, "SHARE",
      "the pool gets what this share of the free memory, 0 to 1, leaves beside the weights", NULL},
     {"num-kv-blocks", NUMBER, FIELD(num_kv_blocks), 1, 1u << 30, "N",
@@ -237,19 +239,27 @@ int options_size(const char *text, uint64_t *bytes)
     return 0;
 }
 
-static int set_number(const struct option *opt, void *field, const char *value, struct fail *f)
+/* `also`: what else the option takes, for the sentences. */
+static int set_number_or(const struct option *opt, void *field, const char *value, const char *also,
+                         struct fail *f)
 {
     const char *end = value;
     uint64_t v;
     int rc = digits(&end, &v);
     if (rc == -EINVAL || (!rc && *end))
-        return fail(f, -EINVAL, "--%s takes a whole number from %llu to %llu, not '%.64s'",
-                    opt->name, (unsigned long long)opt->min, (unsigned long long)opt->max, value);
+        return fail(f, -EINVAL, "--%s takes a whole number from %llu to %llu%s, not '%.64s'",
+                    opt->name, (unsigned long long)opt->min, (unsigned long long)opt->max, also,
+                    value);
     if (rc < 0 || v < opt->min || v > opt->max)
-        return fail(f, -EINVAL, "--%s %.64s is out of range: %llu to %llu", opt->name, value,
-                    (unsigned long long)opt->min, (unsigned long long)opt->max);
+        return fail(f, -EINVAL, "--%s %.64s is out of range: %llu to %llu%s", opt->name, value,
+                    (unsigned long long)opt->min, (unsigned long long)opt->max, also);
     *(uint32_t *)field = (uint32_t)v;
     return 0;
+}
+
+static int set_number(const struct option *opt, void *field, const char *value, struct fail *f)
+{
+    return set_number_or(opt, field, value, "", f);
 }
 
 static int set_seconds(const struct option *opt, uint32_t *field, const char *value, struct fail *f)
@@ -289,7 +299,7 @@ static int set_share(const struct option *opt, double *field, const char *value,
 static int set_spin(const struct option *opt, uint32_t *field, const char *value, struct fail *f)
 {
     if (strcmp(value, "forever") && strcmp(value, "-1"))
-        return set_number(opt, field, value, f);
+        return set_number_or(opt, field, value, ", or forever", f);
     *field = OPTIONS_FOREVER;
     return 0;
 }
@@ -448,9 +458,11 @@ static int set_field(struct options *o, const struct option *opt, const char *va
 static int set(struct options *o, const struct option *opt, const char *value, struct fail *f)
 {
     int rc = set_field(o, opt, value, f);
-    if (!rc)
-        o->given |= 1ull << (opt - options_table);
-    return rc;
+    if (rc)
+        return rc;
+    o->given |= 1ull << (opt - options_table);
+    o->line[opt - options_table] = 0;
+    return 0;
 }
 
 /* ---- a file's ---- */
@@ -495,48 +507,6 @@ int options_set_from_file(struct options *o, const char *name, const char *value
 }
 
 /* ---- the whole ---- */
-
-/* The CPU of the thread that talks to clients is the first of the list. */
-static void place_io_cpu(struct options *o)
-{
-    if (o->io_cpu == OPTIONS_NO_CPU)
-        return;
-    if (!o->cpu_list.n)
-        cpus_allowed(&o->cpu_list);
-    cpus_put_first(&o->cpu_list, o->io_cpu);
-}
-
-static int check_cpus(struct options *o, struct fail *f)
-{
-    if (!o->threads)
-        o->threads = o->cpu_list.n;
-    place_io_cpu(o);
-    if (!o->cpu_list.n)
-        return 0;
-    if (o->threads > o->cpu_list.n)
-        return fail(f, -EINVAL,
-                    "--threads %u is more than the %u CPUs of --cpu-list: each thread has one of "
-                    "its own",
-                    o->threads, o->cpu_list.n);
-    return 0;
-}
-
-static int check_whole(struct options *o, struct fail *f)
-{
-    if (!o->model)
-        return fail(f, -EINVAL, "--model FILE is required: the GGUF file to serve");
-    if (o->num_kv_blocks && o->kv_cache_memory)
-        return fail(f, -EINVAL,
-                    "--num-kv-blocks and --kv-cache-memory both size the KV pool: give one");
-    if (o->gpu_memory_utilization > 0 && (o->num_kv_blocks || o->kv_cache_memory))
-        return fail(f, -EINVAL, "--gpu-memory-utilization and --%s both size the KV pool: give one",
-                    o->num_kv_blocks ? "num-kv-blocks" : "kv-cache-memory");
-    if (o->prompt_lookup_min > o->prompt_lookup_max)
-        return fail(f, -EINVAL,
-                    "--prompt-lookup-min %u is more than --prompt-lookup-max %u: give a higher one",
-                    o->prompt_lookup_min, o->prompt_lookup_max);
-    return check_cpus(o, f);
-}
 
 /* `--switch`, `--switch=no`, `--switch no`. */
 static int take_switch(struct options *o, const struct option *opt, const char *value,
@@ -630,6 +600,6 @@ int options_parse(struct options *o, int argc, char **argv, struct fail *f)
             rc = take_arguments(o, argc, argv, f); /* again: they win */
     }
     if (!rc)
-        rc = check_whole(o, f);
+        rc = options_check(o, f);
     return rc ? rc : o->check_config ? OPTIONS_CHECK : OPTIONS_RUN;
 }

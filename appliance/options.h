@@ -81,6 +81,8 @@ struct options {
     bool check_config;
 
     uint64_t given; /* bit i: option i of the table was named */
+    uint16_t
+        line[64]; /* of the file, that set option i; 0: none, or the command line replaced it */
     uint32_t text_bytes;
     char text[OPTIONS_TEXT]; /* strings of the file */
 };

@@ -1,5 +1,5 @@
-/* options_table.h - llmd's options as one table: what the parser (options.c), the help and the
- * printer (options_print.c) read.
+/* options_table.h - llmd's options as one table: what the parser (options.c), the check of
+ * the whole (options_check.c), the help and the printer (options_print.c) read.
  */
 #ifndef LLMD_OPTIONS_TABLE_H
 #define LLMD_OPTIONS_TABLE_H
@@ -42,6 +42,10 @@ struct option {
 
 extern const struct option options_table[];
 extern const size_t n_options;
+
+/* What must hold of the options together; fills in what follows from them. 0, or -EINVAL with the
+ * sentence. */
+int options_check(struct options *o, struct fail *f);
 
 /* The values that stand for the words of such an option ("a|b" in `value`), in their order. */
 const int *options_values(enum option_kind kind);

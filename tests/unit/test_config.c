@@ -200,7 +200,40 @@ static void files_that_cannot_be_read(void **state)
     char *folder[] = {"llmd", "--config", "/"};
     f = (struct fail){0};
     assert_true(options_parse(&o, 3, folder, &f) < 0);
-    assert_non_null(strstr(f.text, "/:1: cannot be read: Is a directory"));
+    assert_non_null(strstr(f.text, "the configuration / cannot be read: Is a directory"));
+}
+
+/* Refused, with the line of the file in front, or (0) with none. */
+static void at_odds(const char *text, const char *more, unsigned line, const char *sentence)
+{
+    char want[700], place[600] = "";
+    int rc = parse_file(text, more);
+    if (line)
+        snprintf(place, sizeof place, "%.500s:%u: ", path, line);
+    snprintf(want, sizeof want, "%s%s", place, sentence);
+    if (rc != -EINVAL || strcmp(f.text, want))
+        fail_msg("%s\n  gives %d: %s\n  not:  %s", text, rc, f.text, want);
+}
+
+/* Where the file has a part in it, the line is told. */
+static void what_does_not_go_together(void **state)
+{
+    (void)state;
+    static const char lookup[] = "--prompt-lookup-min 9 is more than --prompt-lookup-max 3: raise "
+                                 "--prompt-lookup-max or lower --prompt-lookup-min";
+    at_odds("model = m\nprompt-lookup-max = 3\n\nprompt-lookup-min = 9\n", "", 4, lookup);
+    at_odds("model = m\nprompt-lookup-max = 3\nthreads = 2\n", "--prompt-lookup-min=9", 2, lookup);
+    at_odds("model = m\nprompt-lookup-min = 9\nprompt-lookup-max = 8\n", "--prompt-lookup-max=3", 2,
+            lookup);
+    at_odds("model = m\nthreads = 1\nnum-kv-blocks = 3\n", "--kv-cache-memory=1G", 3,
+            "--num-kv-blocks and --kv-cache-memory both size the KV pool: give one");
+    at_odds("model = m\ngpu-memory-utilization = 0.5\n", "--num-kv-blocks=3", 2,
+            "--gpu-memory-utilization and --num-kv-blocks both size the KV pool: give one");
+    at_odds("model = m\ncpu-list = 0-1\n", "--threads=3", 2,
+            "--threads 3 is more than the 2 CPUs of --cpu-list: each thread has one of its own");
+    at_odds("model = m\nthreads = 1\n", "--prompt-lookup-min=9", 0,
+            "--prompt-lookup-min 9 is more than --prompt-lookup-max 8: raise --prompt-lookup-max "
+            "or lower --prompt-lookup-min");
 }
 
 static char *printed(void)
@@ -304,6 +337,7 @@ int main(void)
         cmocka_unit_test(mistakes_have_their_line),
         cmocka_unit_test(bytes_that_are_no_text),
         cmocka_unit_test(files_that_cannot_be_read),
+        cmocka_unit_test(what_does_not_go_together),
         cmocka_unit_test(values_like_comments_are_printed_as_values),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(the_example_says_the_defaults),

@@ -205,7 +205,6 @@ static void spinning_for_ever(void **state)
         assert_int_equal(parse(lines[i]), OPTIONS_RUN);
         assert_int_equal(o.idle_spin_us, OPTIONS_FOREVER);
     }
-    refused("--model m --idle-spin-us 1000001", "out of range: 0 to 1000000");
     refused("--model m --idle-spin-us -2", "takes a whole number");
 }
 
@@ -223,6 +222,7 @@ static void help_and_version(void **state)
     fclose(out);
     assert_non_null(strstr(text, "--max-num-batched-tokens N"));
     assert_non_null(strstr(text, "--kv-cache-memory SIZE"));
+    assert_non_null(strstr(text, "4 GiB, a quarter of what is available, and what max-num-seqs "));
     free(text);
 }
 
@@ -267,6 +267,14 @@ static void out_of_range(void **state)
     refused("--model a --kv-cache-memory 0", "out of range");
     refused("--model a --kv-cache-memory 99999999T", "out of range");
     refused("--model a --kv-cache-memory 1G --num-kv-blocks 3", "give one");
+    refused(
+        "--model a --prompt-lookup-min 9 --prompt-lookup-max 3",
+        "--prompt-lookup-min 9 is more than --prompt-lookup-max 3: raise --prompt-lookup-max or "
+        "lower --prompt-lookup-min");
+    assert_int_equal(strncmp(f.text, "--prompt", 8), 0); /* no file has a part in it */
+    refused("--model a --idle-spin-us never",
+            "--idle-spin-us takes a whole number from 0 to 1000000, or forever, not 'never'");
+    refused("--model m --idle-spin-us 1000001", "out of range: 0 to 1000000, or forever");
     refused("--model a --backend cuda", "--backend is one of cpu|cpu-avx2|cpu-plain, not 'cuda'");
     refused("--model a --activations int", "--activations is one of int8|f32");
     refused("--model a --kv-cache-dtype int4", "--kv-cache-dtype is one of f16|f32|int8");
