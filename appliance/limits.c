@@ -1,4 +1,4 @@
-/* limits.c - see limits.h. Sources: getrlimit(2), mlockall(2), sched(7), capabilities(7), proc(5),
+/* limits.c - see limits.h. Sources: getrlimit(2), mlockall(2), sched_setaffinity(2), sched(7), capabilities(7), proc(5),
  * and the kernel's transhuge document for /sys/kernel/mm/transparent_hugepage/enabled.
  */
 #define _GNU_SOURCE
@@ -101,6 +101,39 @@ int limits_lock(struct fail *f)
     if (code == ENOMEM || code == EPERM)
         return cannot_lock(mapped_bytes(), raise_to(RLIMIT_MEMLOCK, RLIM_INFINITY), f);
     return fail(f, -code, "--mlock: the memory cannot be locked: %s", strerror(code));
+}
+
+/* ---- CPUs ---- */
+
+static int go_to(uint32_t cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (cpu < CPU_SETSIZE)
+        CPU_SET(cpu, &one);
+    return sched_setaffinity(0, sizeof one, &one);
+}
+
+/* Tried, as a cpuset may be wider than the CPUs that this thread is bound to now. */
+int limits_may_run_on(const struct cpus *list, uint32_t n, uint32_t io_cpu, struct fail *f)
+{
+    cpu_set_t before;
+    if (sched_getaffinity(0, sizeof before, &before))
+        return 0; /* who pins will find out */
+    uint32_t at = 0;
+    while (at < n && !go_to(list->at[at]))
+        at++;
+    sched_setaffinity(0, sizeof before, &before);
+    if (at == n)
+        return 0;
+    char here[6 * CPUS_MAX];
+    struct cpus allowed;
+    cpus_allowed(&allowed);
+    cpus_print(&allowed, here, sizeof here);
+    return fail(f, -EINVAL,
+                "%s: this process cannot run on CPU %u: it runs on %.200s; name CPUs that it may "
+                "use (taskset -p, the cpuset of its control group)",
+                list->at[at] == io_cpu ? "--io-cpu" : "--cpu-list", list->at[at], here);
 }
 
 /* ---- real time ---- */

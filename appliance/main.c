@@ -438,7 +438,11 @@ static int make_loop(struct appliance *a, struct fail *f)
 /* What can be refused before anything is loaded. */
 static int check_limits(struct appliance *a, struct fail *f)
 {
+    const struct cpus *list = &a->o.cpu_list;
+    uint32_t threads = a->o.threads && a->o.threads < list->n ? a->o.threads : list->n;
     int rc = limits_descriptors(a->o.max_clients, f);
+    if (!rc && list->n)
+        rc = limits_may_run_on(list, threads, a->o.io_cpu, f);
     return !rc && a->o.rt_priority ? limits_may_run_real_time(a->o.rt_priority, f) : rc;
 }
 

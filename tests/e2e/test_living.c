@@ -144,8 +144,15 @@ static void shared_memory_is_full(void **state)
 static void cpus_that_are_not_there(void **state)
 {
     (void)state;
-    refuses("", with_tiny("--cpu-list 1023"), 1, "compute thread 0 cannot run on CPU 1023");
-    refuses("", with_tiny("--io-cpu 1023"), 1, "compute thread 0 cannot run on CPU 1023");
+    /* before the model is looked at */
+    refuses("", "--model /nowhere/m.gguf --cpu-list 1023", 1,
+            "--cpu-list: this process cannot run on CPU 1023: it runs on ");
+    refuses("", "--model /nowhere/m.gguf --io-cpu 1023", 1,
+            "--io-cpu: this process cannot run on CPU 1023: it runs on ");
+    char one_is_there[128];
+    snprintf(one_is_there, sizeof one_is_there,
+             "--model /nowhere/m.gguf --cpu-list 1022 --io-cpu %d --threads 2", sched_getcpu());
+    refuses("", one_is_there, 1, "--cpu-list: this process cannot run on CPU 1022: it runs on ");
     refuses("", with_tiny("--cpu-list 5-4"), 2, "--cpu-list takes CPU numbers");
 }
 
