@@ -133,8 +133,12 @@ static enum gpu_huge_pages huge_pages(struct appliance *a)
     if (a->o.huge_pages != GPU_HUGE_PAGES_AUTO)
         return a->o.huge_pages;
     bool small = pages_trial_end(&a->trial);
-    log_debug("huge pages are read in %.2f of the time of small ones (%u rounds)",
-              pages_trial_ratio(&a->trial.times), a->trial.times.rounds);
+    if (a->trial.times.rounds)
+        log_debug("huge pages are read in %.2f of the time of small ones (%u rounds)",
+                  pages_trial_ratio(&a->trial.times), a->trial.times.rounds);
+    else
+        log_debug("huge pages were not compared with small ones: the model is small, the system "
+                  "has none, or there was no time or memory for it");
     if (small)
         log_info("small pages are read faster on this machine than huge ones, so they are taken; "
                  "--huge-pages thp insists");

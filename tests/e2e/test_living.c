@@ -375,6 +375,10 @@ static void the_log_has_levels(void **state)
         char *log = engine_log(&e);
         assert_int_equal(strstr(log, ", loading ") != NULL, cases[i].info);
         assert_int_equal(strstr(log, "debug: start-up took") != NULL, cases[i].debug);
+        /* of a model of a few KiB */
+        assert_int_equal(strstr(log, "debug: huge pages were not compared") != NULL,
+                         cases[i].debug);
+        assert_null(strstr(log, "(0 rounds)"));
         assert_non_null(strstr(log, "concurrent requests of")); /* on standard output */
         free(log);
         assert_int_equal(engine_stop(&e), 0);
