@@ -290,7 +290,7 @@ static void describe(const struct appliance *a, struct llm_board *b)
     snprintf(b->instance, sizeof b->instance, "%s", a->o.instance);
     snprintf(b->model, sizeof b->model, "%s", a->name);
     snprintf(b->quantization, sizeof b->quantization, "%s", a->model->quantization);
-    snprintf(b->backend, sizeof b->backend, "%s", a->ops->name);
+    snprintf(b->backend, sizeof b->backend, "%s", a->ops->kernels(a->gpu));
     snprintf(b->numerics, sizeof b->numerics, "%s", a->ops->numerics(a->gpu));
     snprintf(b->version, sizeof b->version, "%s", LLMD_VERSION);
     b->vocab = a->model->net.vocab;
@@ -519,8 +519,8 @@ static void announce(struct appliance *a)
     loop_open(a->loop);
     board_publish(&a->board);
     sizing_print(stdout, &a->sizing, &a->memory, a->max_model_len);
-    printf("llmd: %s, %u threads, numerics id %016llx\n", a->ops->numerics(a->gpu), a->threads,
-           (unsigned long long)a->numerics_id);
+    printf("llmd: %s kernels, %u threads, numerics %s, their id %016llx\n", a->ops->kernels(a->gpu),
+           a->threads, a->ops->numerics(a->gpu), (unsigned long long)a->numerics_id);
     log_debug("start-up took %.1f ms: %s", (double)(a->watch.last_ns - a->watch.start_ns) * 1e-6,
               a->watch.text);
     printf("llmd: ready: instance '%s' serves '%s' on %s\n", a->o.instance, a->name,

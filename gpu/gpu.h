@@ -252,6 +252,10 @@ struct gpu_ops {
      * mode, KV type; e.g. "cpu-avx2-1/int8/f16". Static or owned by g. */
     const char *(*numerics)(const struct gpu *g);
 
+    /* The body that computes, for people: several may have the numerics of one name. As --backend
+     * calls it, e.g. "cpu-avx512". Static or owned by g. */
+    const char *(*kernels)(const struct gpu *g);
+
     void (*close)(struct gpu *g); /* NULL is allowed */
 };
 

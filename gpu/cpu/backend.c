@@ -256,6 +256,13 @@ static const char *cpu_numerics(const struct gpu *g)
     return g->numerics;
 }
 
+static const char *cpu_kernels(const struct gpu *g)
+{
+    return g->linear == &linear_avx512 ? "cpu-avx512"
+           : g->linear == &linear_avx2 ? "cpu-avx2"
+                                       : "cpu-plain";
+}
+
 const struct gpu_ops *gpu_cpu_ops(void)
 {
     static const struct gpu_ops ops = {.name = "cpu",
@@ -269,6 +276,7 @@ const struct gpu_ops *gpu_cpu_ops(void)
                                        .rest = cpu_rest,
                                        .figures = cpu_figures,
                                        .numerics = cpu_numerics,
+                                       .kernels = cpu_kernels,
                                        .close = cpu_close};
     return &ops;
 }

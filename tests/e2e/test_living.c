@@ -360,6 +360,38 @@ static void pages_are_told(void **state)
         check_pages("hugetlb", "llmd: pages: weights on ", NULL);
 }
 
+/* ---- what computes ---- */
+
+/* The body of the kernels, though AVX2 and AVX-512 share their numerics. */
+static void the_kernels_are_told(void **state)
+{
+    (void)state;
+    static const char *const backends[] = {"cpu-plain", "cpu-avx2", "cpu"};
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        struct engine_process e = {0};
+        engine_start(&e, tiny(), "--threads", "1", "--backend", backends[i], NULL);
+        char *log = engine_log(&e), *kernels = strstr(log, " kernels, 1 threads, numerics cpu-");
+        assert_non_null(kernels);
+        while (kernels[-1] != ' ')
+            kernels--;
+        *strchr(kernels, ' ') = 0;
+        if (!i)
+            assert_string_equal(kernels, "cpu-plain");
+        else if (i == 1 || strcmp(kernels, "cpu-avx512")) /* a CPU may have neither */
+            assert_true(!strcmp(kernels, "cpu-avx2") || !strcmp(kernels, "cpu-plain"));
+        int status;
+        char *text = run_command(&status, "LLMD_RUNTIME_DIR='%s' \"%s\" -i %s status 2>&1",
+                                 scratch_dir(), built("llmctl"), e.instance);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "backend %s\n", kernels);
+        assert_int_equal(status, 0);
+        assert_non_null(strstr(text, wanted));
+        free(text);
+        free(log);
+        assert_int_equal(engine_stop(&e), 0);
+    }
+}
+
 /* ---- the log ---- */
 
 static void the_log_has_levels(void **state)
@@ -497,6 +529,7 @@ int main(void)
         cmocka_unit_test(real_time_for_those_who_compute),
         cmocka_unit_test(memory_is_locked),
         cmocka_unit_test(pages_are_told),
+        cmocka_unit_test(the_kernels_are_told),
         cmocka_unit_test(the_log_has_levels),
         cmocka_unit_test(the_log_speaks_json),
         cmocka_unit_test(the_service_manager_is_told),

@@ -162,6 +162,12 @@ static const char *numerics(const struct gpu *g)
     return "sim";
 }
 
+static const char *kernels(const struct gpu *g)
+{
+    (void)g;
+    return "sim";
+}
+
 const struct gpu_ops *device_ops(void)
 {
     static const struct gpu_ops ops = {.name = "sim",
@@ -169,6 +175,7 @@ const struct gpu_ops *device_ops(void)
                                        .wait = wait,
                                        .copy_blocks = copy_blocks,
                                        .rest = rest,
-                                       .numerics = numerics};
+                                       .numerics = numerics,
+                                       .kernels = kernels};
     return &ops;
 }

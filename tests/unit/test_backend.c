@@ -133,8 +133,10 @@ static void check_kernels(struct scene *s)
         c.avx2 = !plain;
         c.threads = 2;
         open_rig(s, &r, &c);
+        const char *numerics = r.ops->numerics(r.gpu), *kernels = r.ops->kernels(r.gpu);
         if (plain)
-            assert_non_null(strstr(r.ops->numerics(r.gpu), "plain"));
+            assert_non_null(strstr(numerics, "plain"));
+        assert_string_equal(kernels, strstr(numerics, "plain") ? "cpu-plain" : "cpu-avx2");
         gpu_rig_feed(&r, table, 0, s->ids, LEN, 20, s->got);
         assert_expected(s, s->got, 0, LEN);
         gpu_rig_close(&r);
