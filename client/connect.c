@@ -129,12 +129,13 @@ static int no_engine(const struct wish *w, int error)
                       w->instance, w->path, state, others);
     bool system = strcmp(w->directory, LLM_SYSTEM_DIR) &&
                   instances_list(LLM_SYSTEM_DIR, "", others, sizeof others);
-    return refuse(
-        LLM_ENOENGINE,
-        "no engine '%s' is running (tried %s: %s); start one with: llmd --instance %s%s%s",
-        w->instance, w->path, state, w->instance,
-        system ? "; or set LLMD_RUNTIME_DIR=" LLM_SYSTEM_DIR " for those of the system: " : "",
-        others);
+    return refuse(LLM_ENOENGINE,
+                  "no engine '%s' is running (tried %s: %s); start one with: llmd --model FILE "
+                  "--instance %s%s%s",
+                  w->instance, w->path, state, w->instance,
+                  system ? "; or set LLMD_RUNTIME_DIR=" LLM_SYSTEM_DIR " for those of the system: "
+                         : "",
+                  others);
 }
 
 static int not_connected(const struct wish *w, int error)

@@ -94,7 +94,8 @@ static void without_an_engine_the_others_are_named(void **state)
     expect_refused("nobody", NULL, LLM_ENOENGINE, path);
     expect_refused("nobody", NULL, LLM_ENOENGINE, "running here: fake");
     close(f->listener);
-    expect_refused("nobody", NULL, LLM_ENOENGINE, "llmd --instance nobody");
+    expect_refused("nobody", NULL, LLM_ENOENGINE,
+                   "start one with: llmd --model FILE --instance nobody");
     f->listener = dup(0);
 }
 
