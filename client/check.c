@@ -109,7 +109,8 @@ static uint64_t whole_length(const struct llm_request *r)
 static int check_length(struct llm_client *c, const struct llm_request *r)
 {
     if (!r->n_tokens && !session_operation(r->op) && !(r->op == LLM_OP_GENERATE && r->session))
-        return FAIL(c, LLM_EPARAM, "n_tokens is 0: a request needs at least one token");
+        return FAIL(c, LLM_EPARAM,
+                    "the prompt is empty: n_tokens is 0, and a request needs at least one token");
     if (r->op == LLM_OP_SCORE && r->n_tokens < 2)
         return FAIL(c, LLM_EPARAM,
                     "a score of 1 token: it needs at least 2, the first has none before it");
@@ -142,12 +143,15 @@ static int check_tokens(struct llm_client *c, const struct llm_request *r)
 static int check_penalties(struct llm_client *c, const struct llm_request *r)
 {
     if (!isfinite(r->repetition) || r->repetition < 0) /* 0 as in a request that was zeroed: off */
-        return FAIL(c, LLM_EPARAM, "repetition is %.9g, not a finite number over 0",
+        return FAIL(c, LLM_EPARAM,
+                    "the repetition penalty is %.9g, not a finite number over 0 (1, or 0: off)",
                     (double)r->repetition);
     if (!(fabsf(r->presence) <= 2))
-        return FAIL(c, LLM_EPARAM, "presence is %.9g, not in [-2, 2]", (double)r->presence);
+        return FAIL(c, LLM_EPARAM, "the presence penalty is %.9g, not in [-2, 2]",
+                    (double)r->presence);
     if (!(fabsf(r->frequency) <= 2))
-        return FAIL(c, LLM_EPARAM, "frequency is %.9g, not in [-2, 2]", (double)r->frequency);
+        return FAIL(c, LLM_EPARAM, "the frequency penalty is %.9g, not in [-2, 2]",
+                    (double)r->frequency);
     if (r->top_logprobs > c->ring.top)
         return FAIL(c, LLM_EPARAM,
                     "top_logprobs is %u, but this connection has room for %u: connect with "

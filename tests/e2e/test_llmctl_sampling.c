@@ -206,8 +206,14 @@ static void refusals(void **state)
     refuses(PROMPT "--logit-bias 999999=1", 1, "outside the vocabulary");
     refuses(PROMPT "--logit-bias 9=1 --logit-bias 9=2", 1, "out of");
     refuses(PROMPT "--top-logprobs 21", 2, "0 to 20");
-    refuses(PROMPT "--repetition-penalty -1", 1, "over 0");
-    refuses(PROMPT "--presence-penalty 3", 1, "[-2, 2]");
+    refuses(PROMPT "--repetition-penalty -1", 2,
+            "--repetition-penalty: \"-1\" is no number over 0 (1: off)");
+    refuses(PROMPT "--repetition-penalty 0", 2, "--repetition-penalty: \"0\" is no number over 0");
+    refuses(PROMPT "--presence-penalty 3", 2,
+            "--presence-penalty: \"3\" is no number from -2 to 2 (0: off)");
+    refuses(PROMPT "--frequency-penalty -2.1", 2,
+            "--frequency-penalty: \"-2.1\" is no number from -2 to 2");
+    refuses("complete ''", 1, "the prompt is empty");
     refuses("score --tokens 1,2,3 --stop x", 2, "--stop");
     refused("{\"tokens\":[1],\"stop\":[\"\"]}", "\"stop\"");
     refused("{\"tokens\":[1],\"stop\":7}", "\"stop\"");
@@ -215,6 +221,11 @@ static void refusals(void **state)
     refused("{\"tokens\":[1],\"logit_bias\":{\"x\":1}}", "\"logit_bias\"");
     refused("{\"tokens\":[1],\"logit_bias\":{\"1\":1e9}}", "\"logit_bias\"");
     refused("{\"tokens\":[1],\"top_logprobs\":21}", "\"top_logprobs\"");
+    refused("{\"tokens\":[1],\"repetition_penalty\":0}",
+            "\"repetition_penalty\" must be a number over 0");
+    refused("{\"tokens\":[1],\"presence_penalty\":3}",
+            "\"presence_penalty\" must be a number from -2 to 2");
+    refused("{\"tokens\":[1],\"frequency_penalty\":-3}", "\"frequency_penalty\" must be a number");
 }
 
 static int start(void **state)

@@ -189,11 +189,15 @@ static void wrong_requests_never_leave(void **state)
     struct llm_stop empty = {"x", 0}, huge = {"x", LLM_STOP_BYTES_MAX + 1}, null = {NULL, 3};
     struct llm_bias far = {FAKE_VOCAB, 1}, negative = {-1, 1}, strong = {1, 100.5f}, nan = {1, NAN};
     WRONG(LLM_EPARAM, q->repetition = -1);
+    assert_non_null(
+        strstr(llm_errmsg(c), "the repetition penalty is -1, not a finite number over"));
     WRONG(LLM_EPARAM, q->repetition = NAN);
     WRONG(LLM_EPARAM, q->repetition = INFINITY);
     WRONG(LLM_EPARAM, q->presence = 2.5f);
+    assert_string_equal(llm_errmsg(c), "the presence penalty is 2.5, not in [-2, 2]");
     WRONG(LLM_EPARAM, q->presence = NAN);
     WRONG(LLM_EPARAM, q->frequency = -2.5f);
+    assert_string_equal(llm_errmsg(c), "the frequency penalty is -2.5, not in [-2, 2]");
     WRONG(LLM_EPARAM, q->frequency = NAN);
     WRONG(LLM_EPARAM, q->top_logprobs = 5);
     WRONG(LLM_EPARAM, q->n_stops = 17);

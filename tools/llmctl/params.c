@@ -132,6 +132,20 @@ static int set_promise(int option, const char *text, struct llm_request *r)
     return rc;
 }
 
+/* A penalty: `over` 0, or from -2 to 2. */
+static int set_penalty(const char *what, const char *text, bool over, float *out)
+{
+    float v = 0;
+    int rc = ctl_parse_float(what, text, &v);
+    if (rc)
+        return rc;
+    if (over ? v <= 0 : fabsf(v) > 2)
+        return ctl_usage("%s: \"%s\" is no number %s", what, text,
+                         over ? "over 0 (1: off)" : "from -2 to 2 (0: off)");
+    *out = v;
+    return 0;
+}
+
 int ctl_set_request_option(int option, const char *text, struct llm_request *r, uint32_t *spin_us)
 {
     uint64_t v = 0;
@@ -165,11 +179,11 @@ int ctl_set_request_option(int option, const char *text, struct llm_request *r, 
     case CTL_MIN_P:
         return ctl_parse_float("--min-p", text, &r->min_p);
     case CTL_REPETITION:
-        return ctl_parse_float("--repetition-penalty", text, &r->repetition);
+        return set_penalty("--repetition-penalty", text, true, &r->repetition);
     case CTL_PRESENCE:
-        return ctl_parse_float("--presence-penalty", text, &r->presence);
+        return set_penalty("--presence-penalty", text, false, &r->presence);
     case CTL_FREQUENCY:
-        return ctl_parse_float("--frequency-penalty", text, &r->frequency);
+        return set_penalty("--frequency-penalty", text, false, &r->frequency);
     default:
         return set_promise(option, text, r);
     }
@@ -217,6 +231,21 @@ static int json_float(const json_t *line, const char *where, const char *key, fl
     if (!json_is_number(v))
         return ctl_error("%s: \"%s\" must be a number", where, key);
     *out = (float)json_number_value(v);
+    return 0;
+}
+
+/* As set_penalty. */
+static int json_penalty(const json_t *line, const char *where, const char *key, bool over,
+                        float *out)
+{
+    float v = *out;
+    int rc = json_float(line, where, key, &v);
+    if (rc || !json_object_get(line, key))
+        return rc;
+    if (over ? !(v > 0) : !(fabsf(v) <= 2))
+        return ctl_error("%s: \"%s\" must be a number %s", where, key,
+                         over ? "over 0" : "from -2 to 2");
+    *out = v;
     return 0;
 }
 
@@ -350,9 +379,9 @@ int ctl_request_from_json(const json_t *line, const char *where, struct llm_requ
     rc = rc ? rc : json_float(line, where, "temperature", &r->temperature);
     rc = rc ? rc : json_float(line, where, "top_p", &r->top_p);
     rc = rc ? rc : json_float(line, where, "min_p", &r->min_p);
-    rc = rc ? rc : json_float(line, where, "repetition_penalty", &r->repetition);
-    rc = rc ? rc : json_float(line, where, "presence_penalty", &r->presence);
-    rc = rc ? rc : json_float(line, where, "frequency_penalty", &r->frequency);
+    rc = rc ? rc : json_penalty(line, where, "repetition_penalty", true, &r->repetition);
+    rc = rc ? rc : json_penalty(line, where, "presence_penalty", false, &r->presence);
+    rc = rc ? rc : json_penalty(line, where, "frequency_penalty", false, &r->frequency);
     rc = rc ? rc : json_flag(line, where, "ignore_eos", LLM_SQE_IGNORE_EOS, &r->flags);
     rc = rc ? rc : json_flag(line, where, "logprobs", LLM_SQE_LOGPROBS, &r->flags);
     rc = rc ? rc : json_flag(line, where, "interrupt", LLM_SQE_INTERRUPT, &r->flags);
