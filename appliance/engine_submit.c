@@ -100,6 +100,14 @@ static enum llm_refusal refusal_of(int32_t code)
     }
 }
 
+/* Who brings tokens to a session may open it where it is not there, and asks so: the answer is no
+ * failure. */
+static bool asks_for_session(const struct llm_sqe *q, int32_t code)
+{
+    return code == LLM_ENOSESSION && q->target == LLM_SESSION_ALL && q->tokens_len &&
+           (q->op == LLM_OP_SESSION_APPEND || q->op == LLM_OP_GENERATE);
+}
+
 void engine_refuse(struct engine *e, const struct engine_entry *in, struct submission_verdict v)
 {
     const struct llm_sqe *q = in->q;
@@ -108,6 +116,8 @@ void engine_refuse(struct engine *e, const struct engine_entry *in, struct submi
         first = q->first_choice;
     for (uint32_t i = 0; i < finals; i++)
         deliver_answer(&e->delivery, in->client, q, first + i, v.code, v.fits, in->now_ns);
+    if (asks_for_session(q, v.code))
+        return;
     STATS_ADD(&e->stats, refused, 1);
     stats_add(&e->stats,
               offsetof(struct llm_board, refused_for) +

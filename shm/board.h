@@ -60,7 +60,7 @@ enum llm_refusal {
     LLM_REFUSED_QUEUE, /* the queue's limits: LLM_EBUSY */
     LLM_REFUSED_QUOTA,
     LLM_REFUSED_DEADLINE,
-    LLM_REFUSED_SESSION,
+    LLM_REFUSED_SESSION, /* but not where tokens came for one that is not there: it is opened then */
     LLM_REFUSED_SHUTDOWN,
     LLM_REFUSALS
 };

@@ -348,6 +348,15 @@ static void refusals(void **state)
     struct llm_sqe q = rig_append(2, OTHER, LLM_SESSION_ALL, 1);
     rig_send(&r, 0, &q);
     rig_expect_refused(&r, 0, &q, LLM_ENOSESSION, 0);
+    q = turn(12, LLM_SESSION_ALL, 1, 3);
+    q.session = OTHER;
+    rig_send(&r, 0, &q);
+    rig_expect_refused(&r, 0, &q, LLM_ENOSESSION, 0);
+    assert_int_equal(rig_figure(&r.board->refused),
+                     0); /* so far it was asked whether it is there */
+    q = rig_append(13, OTHER, 0, 1);
+    rig_send(&r, 0, &q);
+    rig_expect_refused(&r, 0, &q, LLM_ENOSESSION, 0);
     q = rig_session_open(3, KEY, 1);
     rig_send(&r, 0, &q);
     rig_expect_refused(&r, 0, &q, LLM_ESESSION, 0);
