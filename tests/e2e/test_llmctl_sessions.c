@@ -36,7 +36,9 @@ static void same_tokens(const char *a, const char *b)
 static void append_here_generate_there(void **state)
 {
     (void)state;
+    int64_t refused = engine_figure(&engine, "refused");
     assert_int_equal(length_after("append one --tokens 5,6,7"), 3);
+    assert_int_equal(engine_figure(&engine, "refused"), refused); /* it opened it: no failure */
     assert_int_equal(length_after("append one --tokens 8,9"), 5);
     same_tokens("complete --session one -n 6 --ignore-eos --json",
                 "complete --tokens 5,6,7,8,9 -n 6 --ignore-eos --json");
@@ -97,8 +99,13 @@ static void rewind_and_replace(void **state)
                 "complete --tokens 5,6,1,3 -n 5 --ignore-eos --json");
     same_tokens("complete --session r --keep 4 -n 5 --ignore-eos --json",
                 "complete --tokens 5,6,1,3 -n 5 --ignore-eos --json");
+    refuses("session rewind r 10", 1, "llmctl: the session has 9 tokens: keep at most 9\n");
+    refuses("session replace r 99 --tokens 3", 1, "the session has 9 tokens: keep at most 9");
+    refuses("complete --session r --keep 10 -n 5", 1, "the session has 9 tokens: keep at most 9");
+    refuses("complete --session r --keep 10 -n 5 --json", 1, "keep at most 9");
     assert_int_equal(length_after("rewind r --keep 0 --interrupt"), 0);
     fails_with("rewind r 1", LLM_EPARAM);
+    refuses("session rewind r 1", 1, "the session has 0 tokens: keep at most 0");
     assert_int_equal(length_after("close r"), 0);
 }
 

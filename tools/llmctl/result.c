@@ -160,8 +160,24 @@ static void set_stop(json_t *o, const struct ctl_job *job, const struct ctl_choi
     json_object_set_new(o, "stop_reason", text ? text : json_integer(i));
 }
 
+/* It was to keep more of a session than there is, `fitting` tokens or none. */
+static bool keeps_too_much(const struct ctl_job *job, const struct ctl_choice *c)
+{
+    const struct llm_request *r = &job->request;
+    bool keeps = r->session && r->session_keep && r->session_keep != LLM_SESSION_ALL;
+    return keeps && c->status == LLM_EPARAM && !*job->refusal &&
+           (c->fitting || r->op == LLM_OP_SESSION_APPEND);
+}
+
+/* A sentence of its own lasts until the next one. */
 const char *ctl_refusal(const struct ctl_job *job, const struct ctl_choice *c)
 {
+    static char text[96];
+    if (keeps_too_much(job, c)) {
+        snprintf(text, sizeof text, "the session has %u tokens: keep at most %u", c->fitting,
+                 c->fitting);
+        return text;
+    }
     return *job->refusal ? job->refusal : llm_strerror(c->status);
 }
 
@@ -186,7 +202,7 @@ int ctl_print_refusal(const struct ctl_job *job, const struct ctl_choice *c)
 {
     if (c->fitting && c->status == LLM_EDEADLINE)
         return ctl_error("%s (it would take %u ms)", ctl_refusal(job, c), fitting_ms(c));
-    if (c->fitting)
+    if (c->fitting && !keeps_too_much(job, c))
         return ctl_error("%s (%u would fit)", ctl_refusal(job, c), c->fitting);
     return ctl_error("%s", ctl_refusal(job, c));
 }
