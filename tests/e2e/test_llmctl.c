@@ -263,7 +263,28 @@ static void refusals(void **state)
     (void)state;
     refuses("complete", 2, "what is the prompt");
     refuses("complete", 2, "see llmctl complete --help");
-    refuses("complete --bogus", 2, "llmctl complete: ");
+    refuses("complete --bogus", 2, "unknown option --bogus; see llmctl complete --help");
+    refuses("complete -x", 2, "unknown option -x; see llmctl complete --help");
+    refuses("complete --json -xn", 2, "unknown option -x; see llmctl complete --help");
+    refuses("complete --json=3", 2, "--json takes no value; see llmctl complete --help");
+    refuses("complete --lo", 2, "--lo may be more than one option; see ");
+    refuses("complete --tokens", 2, "--tokens needs a value; see llmctl complete --help");
+    refuses("complete -n", 2, "-n needs a value; see llmctl complete --help");
+    refuses("--bogus", 2, "unknown option --bogus; see llmctl --help");
+    static const char *const commands[] = {"run",   "chat",       "complete", "session", "choose",
+                                           "score", "tokenize",   "render",   "status",  "top",
+                                           "drain", "detokenize", "plan"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[128], sentence[128];
+        snprintf(line, sizeof line, "%s --bogus", commands[i]);
+        snprintf(sentence, sizeof sentence, "unknown option --bogus; see llmctl %s --help",
+                 commands[i]);
+        refuses(line, 2, sentence);
+        snprintf(line, sizeof line, "%s -i other", commands[i]);
+        refuses(line, 2, "-i goes before the command: llmctl -i INSTANCE COMMAND; see ");
+        snprintf(line, sizeof line, "%s --instance other", commands[i]);
+        refuses(line, 2, "--instance goes before the command");
+    }
     refuses("complete --tokens 1 text", 2, "one source");
     refuses("complete --tokens 1,x", 2, "token ids");
     refuses("complete --tokens 1,2 -n 0", 2, "-n");

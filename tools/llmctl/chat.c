@@ -52,7 +52,7 @@ static int parse(int argc, char **argv, bool chat, struct dialog_options *o, con
     o->request.top_p = 0.9f;
     *file = NULL;
     int c, rc = 0;
-    while (!rc && (c = getopt_long(argc, argv, "n:h", options, NULL)) != -1)
+    while (!rc && (c = ctl_getopt(argc, argv, ":n:h", options)) != -1)
         switch (c) {
         case O_SYSTEM:
             o->system = optarg;

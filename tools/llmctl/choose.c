@@ -119,7 +119,7 @@ static int parse(int argc, char **argv, struct choose_options *o)
 {
     *o = (struct choose_options){.request = LLM_REQUEST_INIT, .spin_us = 50};
     int c, rc;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    while ((c = ctl_getopt(argc, argv, ":h", options)) != -1) {
         if (c == 'h') {
             help();
             return -1;

@@ -140,7 +140,7 @@ int cmd_drain(int argc, char **argv)
     double timeout_s = 0;
     bool quiet = false;
     int c, rc = 0;
-    while (!rc && (c = getopt_long(argc, argv, "h", options, NULL)) != -1)
+    while (!rc && (c = ctl_getopt(argc, argv, ":h", options)) != -1)
         switch (c) {
         case 't':
             rc = ctl_parse_amount("--timeout", optarg, &timeout_s);

@@ -131,7 +131,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
     o->request.op = op;
     *help_shown = false;
     int c;
-    while ((c = getopt_long(argc, argv, "n:h", options, NULL)) != -1) {
+    while ((c = ctl_getopt(argc, argv, ":n:h", options)) != -1) {
         int rc = 0;
         switch (c) {
         case O_TOKENS:

@@ -76,6 +76,12 @@ extern const char prompt_source_help[];
  * opened for a text. */
 int32_t prompt_first_token(const struct llm_tokenizer *t);
 
+/* ---- command lines (getopt.c) ---- */
+
+struct option;
+/* As getopt_long(3); `shorts` begins with ':' (or "+:"). '?' comes after a message. */
+int ctl_getopt(int argc, char **argv, const char *shorts, const struct option *options);
+
 /* ---- jobs (job.c): requests and what came of them ---- */
 
 struct ctl_choice {

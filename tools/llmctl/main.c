@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     if (getenv("LLMD_INSTANCE") && *getenv("LLMD_INSTANCE"))
         ctl_instance = getenv("LLMD_INSTANCE");
     int c;
-    while ((c = getopt_long(argc, argv, "+i:hV", options, NULL)) != -1)
+    while ((c = ctl_getopt(argc, argv, "+:i:hV", options)) != -1)
         switch (c) {
         case 'i':
             ctl_instance = optarg;
@@ -122,7 +122,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (!strcmp(argv[0], commands[i].name)) {
             snprintf(program, sizeof program, "llmctl %s", commands[i].name);
-            argv[0] = program; /* getopt_long's messages begin with it */
             return commands[i].run(argc, argv);
         }
     return ctl_usage("there is no command \"%s\"", argv[0]);

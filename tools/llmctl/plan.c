@@ -202,7 +202,7 @@ static int parse(int argc, char **argv, struct plan_options *o)
 {
     *o = (struct plan_options){.max_num_seqs = 64, .max_num_batched_tokens = 512};
     int c, rc;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    while ((c = ctl_getopt(argc, argv, ":h", options)) != -1) {
         if (c == 'h') {
             help();
             return -1;

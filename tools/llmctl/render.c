@@ -39,7 +39,7 @@ int cmd_render(int argc, char **argv)
                                             {NULL, 0, NULL, 0}};
     const char *template_file = NULL, *input_file = NULL;
     int c;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1)
+    while ((c = ctl_getopt(argc, argv, ":h", options)) != -1)
         switch (c) {
         case 't':
             template_file = optarg;

@@ -170,7 +170,7 @@ static int parse(int argc, char **argv, const struct verb **v, struct session_op
 {
     *o = (struct session_options){.request = LLM_REQUEST_INIT, .spin_us = 50};
     int c, rc;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+    while ((c = ctl_getopt(argc, argv, ":h", options)) != -1) {
         if (c == 'h') {
             help();
             return -1;

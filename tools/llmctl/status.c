@@ -225,7 +225,7 @@ int cmd_status(int argc, char **argv)
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     bool json = false;
     int c;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1)
+    while ((c = ctl_getopt(argc, argv, ":h", options)) != -1)
         switch (c) {
         case 'j':
             json = true;

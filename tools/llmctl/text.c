@@ -67,7 +67,7 @@ static int parse(int argc, char **argv, bool to_tokens, struct text_options *o)
 {
     *o = (struct text_options){.tokenize = LLM_TOKENIZE_SPECIAL};
     int c;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1)
+    while ((c = ctl_getopt(argc, argv, ":h", options)) != -1)
         switch (c) {
         case O_MODEL:
             o->model = optarg;

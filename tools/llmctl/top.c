@@ -158,7 +158,7 @@ int cmd_top(int argc, char **argv)
     bool once = false;
     double interval_s = 1;
     int c, rc = 0;
-    while (!rc && (c = getopt_long(argc, argv, "h", options, NULL)) != -1)
+    while (!rc && (c = ctl_getopt(argc, argv, ":h", options)) != -1)
         switch (c) {
         case 'o':
             once = true;
