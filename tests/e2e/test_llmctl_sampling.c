@@ -206,6 +206,11 @@ static void refusals(void **state)
     refuses(PROMPT "--logit-bias 999999=1", 1, "outside the vocabulary");
     refuses(PROMPT "--logit-bias 9=1 --logit-bias 9=2", 1, "out of");
     refuses(PROMPT "--top-logprobs 21", 2, "0 to 20");
+    refuses(PROMPT "--top-logprobs 2", 2, "--top-logprobs needs --json");
+    refuses(PROMPT "--logprobs", 2, "--logprobs needs --json");
+    refuses("score --tokens 1,2,3 --logprobs", 2, "--logprobs needs --json");
+    json_decref(ctl_json(PROMPT "-n 1 --choices 2 --logprobs")); /* is JSON anyway */
+    json_decref(ctl_lines("{\"tokens\":[1]}\n", "-n 1 --logprobs"));
     refuses(PROMPT "--repetition-penalty -1", 2,
             "--repetition-penalty: \"-1\" is no number over 0 (1: off)");
     refuses(PROMPT "--repetition-penalty 0", 2, "--repetition-penalty: \"0\" is no number over 0");

@@ -63,7 +63,7 @@ static void help(uint32_t op)
                "  --seed S              the same seed draws the same tokens\n"
                "  --choices N           N continuations of one prompt\n"
                "  --ignore-eos          go on past the end-of-generation token\n"
-               "  --logprobs            with --json: log-probability of each token\n"
+               "  --logprobs            needs --json: log-probability of each token\n"
                "  --echo                print the prompt's text before its continuation\n"
                "  --timing              time to first token and tokens/s, to standard error\n"
                "\nsessions (llmctl session):\n"
@@ -114,6 +114,10 @@ static int check(const struct generate_options *o, uint32_t op)
         return ctl_usage("a score has no --stop, --logit-bias or --top-logprobs");
     if (op == LLM_OP_SCORE && r->flags & (LLM_SQE_SPECULATE | LLM_SQE_NO_SPECULATION))
         return ctl_usage("a score has no --speculative");
+    bool prints_json = o->json || o->jsonl || r->choices != 1;
+    if (!prints_json && (r->flags & LLM_SQE_LOGPROBS || r->top_logprobs))
+        return ctl_usage("--%slogprobs needs --json: a text has no place for them",
+                         r->top_logprobs ? "top-" : "");
     if (!r->session && (r->session_keep != LLM_SESSION_ALL || r->flags & LLM_SQE_INTERRUPT))
         return ctl_usage("--keep and --interrupt are of a --session");
     if (o->jsonl && prompt_given(&o->prompt))

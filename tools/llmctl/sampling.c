@@ -17,7 +17,7 @@ const char ctl_sampling_help[] =
     "  --stop TEXT           end where the answer has this text, which is cut off (repeatable, up "
     "to "
     "16)\n"
-    "  --top-logprobs N      with --json: the N likeliest tokens at each place (up to 20)\n";
+    "  --top-logprobs N      needs --json: the N likeliest tokens at each place (up to 20)\n";
 
 /* ---- flags ---- */
 
