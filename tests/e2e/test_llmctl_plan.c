@@ -162,7 +162,10 @@ static void what_does_not_fit(void **state)
     REFUSES("--memory 1532K --workspace 1M", 1, "--max-model-len");
     REFUSES("--prompt 200 --output 100", 1, "--max-model-len 256");
     REFUSES("--requests/s 2", 2, "--prompt and --output");
-    REFUSES("--prompt 5", 2, "go together");
+    REFUSES("--requests/s 2 --prompt 5 --output 0", 2,
+            "--requests/s needs --prompt and --output, tokens of a request, each at least 1");
+    REFUSES("--hosted-price 1 --prompt 0", 2, "tokens of a request, each at least 1");
+    REFUSES("--prompt 5", 2, "go together, each at least 1");
     REFUSES("--step-ms 5", 2, "go together");
     REFUSES("--hosted-price 1", 2, "--prompt and --output");
     REFUSES("--memory lots", 2, "lots");

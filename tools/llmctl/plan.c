@@ -187,11 +187,13 @@ static int check(const struct plan_options *o)
     if (!o->model)
         return ctl_usage("which model? Give its GGUF file");
     if (load && !tokens)
-        return ctl_usage("--requests/s needs --prompt and --output, tokens of a request");
+        return ctl_usage("--requests/s needs --prompt and --output, tokens of a request, each at "
+                         "least 1");
     if ((o->prompt > 0 || o->output > 0) && !tokens)
         return ctl_usage("--prompt and --output go together, each at least 1");
     if (o->cost.hosted_in + o->cost.hosted_out > 0 && !tokens)
-        return ctl_usage("--hosted-price needs --prompt and --output, tokens of a request");
+        return ctl_usage("--hosted-price needs --prompt and --output, tokens of a request, each at "
+                         "least 1");
     if (!(o->step_ms > 0) != !(o->row_us > 0))
         return ctl_usage("--step-ms and --row-us go together");
     return 0;
