@@ -154,8 +154,8 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 	    -o $@ $(filter %.o,$^) $(CLIENT_LIBS)
 	@ln -sf libllmclient.so $(B)/libllmclient.so.$(SO_MAJOR)
 
-# the readers of model files are there for what needs no engine
-$(B)/llmctl: $(CTL_O) $(MODEL_O) $(B)/obj/client.a
+# the readers of model files are there for what needs no engine, and what sizes one for `plan`
+$(B)/llmctl: $(CTL_O) $(MODEL_O) $(call obj,appliance/sizing.c) $(B)/obj/client.a
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -luring -lxxhash -ljansson -ledit -lncursesw -lm
 

@@ -106,11 +106,9 @@ static int open_model(struct appliance *a, struct fail *f)
     if (rc < 0)
         return rc;
     a->name = a->o.served_model_name ? a->o.served_model_name : a->model->name;
-    uint32_t context = a->model->net.context;
-    a->max_model_len = a->o.max_model_len ? a->o.max_model_len : context;
-    if (a->max_model_len > context)
-        return fail(f, -EDOM, "--max-model-len %u is out of range: 2 to %u, the model's context",
-                    a->max_model_len, context);
+    rc = sizing_length(&a->max_model_len, a->o.max_model_len, a->model->net.context, f);
+    if (rc < 0)
+        return rc;
     /* without its name, which might hold the word of announce() */
     log_info("version %s, loading a model (%s, %s, %.1f MiB)", LLMD_VERSION, a->model->architecture,
              a->model->quantization, (double)a->model->weights_bytes / (1 << 20));

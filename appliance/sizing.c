@@ -117,6 +117,15 @@ int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gp
     return 0;
 }
 
+int sizing_length(uint32_t *out, uint32_t wished, uint32_t context, struct fail *f)
+{
+    *out = wished ? wished : context;
+    if (wished > context || wished == 1)
+        return fail(f, -EDOM, "--max-model-len %u is out of range: 2 to %u, the model's context",
+                    wished, context);
+    return 0;
+}
+
 void sizing_print(FILE *out, const struct sizing *s, const struct gpu_memory *m,
                   uint32_t max_model_len)
 {

@@ -33,6 +33,10 @@ struct sizing {
 int sizing_plan(struct sizing *out, const struct sizing_wish *wish, const struct gpu_memory *memory,
                 struct fail *f);
 
+/* The longest prompt + output: what was wished for (0: nothing), or the model's context. -EDOM with
+ * the sentence where it is out of range. */
+int sizing_length(uint32_t *out, uint32_t wished, uint32_t context, struct fail *f);
+
 /* The lines that people plan with: weights, KV, tokens, concurrent requests. */
 void sizing_print(FILE *out, const struct sizing *s, const struct gpu_memory *memory,
                   uint32_t max_model_len);

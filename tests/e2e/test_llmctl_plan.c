@@ -168,6 +168,11 @@ static void what_does_not_fit(void **state)
     REFUSES("--prompt 5", 2, "go together, each at least 1");
     REFUSES("--step-ms 5", 2, "go together");
     REFUSES("--hosted-price 1", 2, "--prompt and --output");
+    REFUSES("--max-model-len 257", 2,
+            "--max-model-len 257 is out of range: 2 to 256, the model's context");
+    REFUSES("--max-model-len 1", 2, "out of range: 2 to 256, the model's context");
+    REFUSES("--max-num-seqs 4097", 2, "1 to 4096");
+    REFUSES("--max-num-batched-tokens 65537", 2, "1 to 65536");
     REFUSES("--memory lots", 2, "lots");
     REFUSES("--memory 5X", 2, "5X");
     REFUSES("--kv-cache-dtype f8", 2, "f8");

@@ -13,10 +13,15 @@
 #include <unistd.h>
 
 #include "../../appliance/model/model.h"
+#include "../../appliance/sizing.h"
 #include "board_view.h"
 #include "plan.h"
 
-enum { ROWS_ENOUGH = 64 /* further rows, below which the board does not tell */ };
+enum {
+    ROWS_ENOUGH = 64, /* further rows, below which the board does not tell */
+    SEQS_MAX = 4096,  /* as llmd's --max-num-seqs and --max-num-batched-tokens */
+    BATCHED_MAX = 65536
+};
 
 struct plan_options {
     const char *model;
@@ -117,10 +122,10 @@ static int parse_size(const char *what, const char *text, uint64_t *out)
     return 0;
 }
 
-static int parse_u32(const char *what, const char *text, uint32_t *out)
+static int parse_u32(const char *what, const char *text, uint32_t max, uint32_t *out)
 {
     uint64_t v = 0;
-    int rc = ctl_parse_uint(what, text, 1, UINT32_MAX, &v);
+    int rc = ctl_parse_uint(what, text, 1, max, &v);
     *out = (uint32_t)v;
     return rc;
 }
@@ -153,11 +158,12 @@ static int take_option(int c, struct plan_options *o)
     case O_WORKSPACE:
         return parse_size("--workspace", optarg, &o->workspace);
     case O_LEN:
-        return parse_u32("--max-model-len", optarg, &o->max_model_len);
+        return parse_u32("--max-model-len", optarg, UINT32_MAX, &o->max_model_len);
     case O_SEQS:
-        return parse_u32("--max-num-seqs", optarg, &o->max_num_seqs);
+        return parse_u32("--max-num-seqs", optarg, SEQS_MAX, &o->max_num_seqs);
     case O_BATCHED:
-        return parse_u32("--max-num-batched-tokens", optarg, &o->max_num_batched_tokens);
+        return parse_u32("--max-num-batched-tokens", optarg, BATCHED_MAX,
+                         &o->max_num_batched_tokens);
     case O_KV:
         return parse_kv(optarg, &o->kv_type);
     case O_RATE:
@@ -495,9 +501,9 @@ int cmd_plan(int argc, char **argv)
         return rc < 0 ? 0 : rc;
     if (model_open(&p.model, p.o.model, &f) < 0)
         return ctl_error("%s", f.text);
-    if (!p.o.max_model_len)
-        p.o.max_model_len = p.model->net.context;
-    rc = plan_memory(&p);
+    if (sizing_length(&p.o.max_model_len, p.o.max_model_len, p.model->net.context, &f) < 0)
+        rc = ctl_usage("%s", f.text);
+    rc = rc ? rc : plan_memory(&p);
     if (!rc)
         find_speed(&p);
     rc = rc ? rc : plan_load(&p);
