@@ -155,7 +155,7 @@ $(B)/libllmclient.so: $(CLIENT_O) $(SHM_O) client/llmclient.map
 	@ln -sf libllmclient.so $(B)/libllmclient.so.$(SO_MAJOR)
 
 # the readers of model files are there for what needs no engine, and what sizes one for `plan`
-$(B)/llmctl: $(CTL_O) $(MODEL_O) $(call obj,appliance/sizing.c) $(B)/obj/client.a
+$(B)/llmctl: $(CTL_O) $(MODEL_O) $(call obj,appliance/sizing.c gpu/cpu/memory.c) $(B)/obj/client.a
 	@echo '  LINK $@'
 	@$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) -luring -lxxhash -ljansson -ledit -lncursesw -lm
 

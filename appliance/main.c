@@ -191,15 +191,6 @@ static int open_backend(struct appliance *a, struct fail *f)
     return 0;
 }
 
-/* What the engine will yet take: tables, tokenizer, the clients' segments, the rounding of mappings
- * to huge pages. With SmolLM2's 49152 tokens it is 8 to 12 MiB; without it a control group whose
- * limit is close would kill the process once it is ready. */
-static uint64_t own_bytes(const struct appliance *a)
-{
-    enum { FIXED = 8 << 20, A_TOKEN = 128 };
-    return FIXED + (uint64_t)a->model->net.vocab * A_TOKEN;
-}
-
 static int size_pool(struct appliance *a, struct fail *f)
 {
     struct sizing_wish wish = {.num_kv_blocks = a->o.num_kv_blocks,
@@ -207,7 +198,7 @@ static int size_pool(struct appliance *a, struct fail *f)
                                .utilization = a->o.gpu_memory_utilization,
                                .max_model_len = a->max_model_len,
                                .max_num_seqs = a->o.max_num_seqs,
-                               .own_bytes = own_bytes(a)};
+                               .own_bytes = sizing_own_bytes(a->model->net.vocab)};
     int rc = sizing_plan(&a->sizing, &wish, &a->memory, f);
     if (!rc)
         rc = a->ops->pool(a->gpu, a->sizing.n_blocks, f);

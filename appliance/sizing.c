@@ -117,6 +117,12 @@ int sizing_plan(struct sizing *out, const struct sizing_wish *w, const struct gp
     return 0;
 }
 
+uint64_t sizing_own_bytes(uint32_t vocab)
+{
+    enum { FIXED = 8 << 20, A_TOKEN = 128 };
+    return FIXED + (uint64_t)vocab * A_TOKEN;
+}
+
 int sizing_length(uint32_t *out, uint32_t wished, uint32_t context, struct fail *f)
 {
     *out = wished ? wished : context;

@@ -24,6 +24,11 @@ struct sizing_wish {
     uint64_t own_bytes; /* that the engine takes beside the backend, after the pool was sized */
 };
 
+/* What that is about: tables, tokenizer, the clients' segments, the rounding of mappings to huge
+ * pages. With SmolLM2's 49152 tokens it is 8 to 12 MiB; without it a control group whose limit is
+ * close would kill the process once it is ready. */
+uint64_t sizing_own_bytes(uint32_t vocab);
+
 struct sizing {
     uint32_t n_blocks;
     uint64_t kv_bytes, tokens;

@@ -136,6 +136,7 @@ static void for_people(void **state)
     static const char *const wanted[] = {
         "weights          0.5 MiB, the floor",
         "256112 tokens of 0.250 KiB (f16, 2 layers, 2 KV heads of 16)",
+        "llmd takes so much with --num-kv-blocks 16007; by default at most 4 GiB",
         "1000.44 at once of 256 tokens; 64 of 100 + 50 tokens",
         "10.000 ms a step of one row, 100.0 us each further row",
         "from --step-ms and --row-us",
@@ -212,6 +213,32 @@ static void as_an_engine(void **state)
     }
 }
 
+/* Without --memory, what an engine takes that is told nothing. Of the tiny model that is what its
+ * sequences can use: 3 of 256 tokens, 16 blocks each. */
+static void the_default_pool(void **state)
+{
+    (void)state;
+    engine = (struct engine_process){0};
+    engine_start(&engine, model_f32(), "--threads", "1", "--max-num-seqs", "3", NULL);
+    json_t *status = engine_status(&engine), *o = plan("--max-num-seqs 3");
+    assert_int_equal(whole(o, "kv_blocks"), 48);
+    assert_int_equal(whole(o, "kv_blocks"), whole(status, "kv_blocks_total"));
+    near(o, "users_full_length", 3);
+    assert_string_equal(word(o, "kv_sized_by"), "llmd's default");
+    json_decref(o), json_decref(status);
+    assert_int_equal(engine_stop(&engine), 0);
+    o = plan("--memory 64M --max-num-seqs 3");
+    assert_string_equal(word(o, "kv_sized_by"), "--memory");
+    json_decref(o);
+    char arguments[1024];
+    snprintf(arguments, sizeof arguments, "plan %s", model_f32());
+    char *out = ctl_text(0, arguments);
+    assert_non_null(strstr(out, "(free on this machine)"));
+    assert_non_null(
+        strstr(out, "llmd's default here: the least of 4 GiB, a quarter of what is free"));
+    free(out);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -230,6 +257,7 @@ int main(void)
         cmocka_unit_test(for_people),
         cmocka_unit_test(what_does_not_fit),
         cmocka_unit_test(as_an_engine),
+        cmocka_unit_test(the_default_pool),
     };
     return cmocka_run_group_tests_name("llmctl_plan", tests, start, NULL);
 }

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../../appliance/model/model.h"
 #include "../../appliance/sizing.h"
+#include "../../gpu/cpu/memory.h"
 #include "board_view.h"
 #include "plan.h"
 
@@ -88,7 +88,12 @@ static void help(void)
 {
     puts("usage: llmctl [-i INSTANCE] plan FILE [OPTION...]\n\n"
          "What the model of a GGUF file needs, whom it can serve, and what that costs.\n\n"
-         "  --memory SIZE         for weights, workspace and KV, 24G (what this machine has)\n"
+         "  --memory SIZE         for weights, workspace and KV, as 24G. Without it KV gets what "
+         "llmd "
+         "takes on this\n"
+         "                        machine by default: the least of 4 GiB, a quarter of what is "
+         "free, and what\n"
+         "                        --max-num-seqs sequences can use (llmd --kv-cache-memory: more)\n"
          "  --workspace SIZE      what steps work in (estimated)\n"
          "  --max-model-len N     longest prompt + answer (the model's context)\n"
          "  --kv-cache-dtype T    f16, f32 or int8 (f16)\n"
@@ -237,14 +242,47 @@ static double blocks_for(double tokens)
     return ceil(tokens / GPU_KV_BLOCK);
 }
 
+/* All of --memory beside weights and workspace. */
+static int pool_of_memory(struct plan *p)
+{
+    const struct plan_options *o = &p->o;
+    struct plan_memory *m = &p->memory;
+    p->users_full = (double)m->blocks / blocks_for(o->max_model_len);
+    if (p->users_full >= 1)
+        return 0;
+    return ctl_error("the %.1f MiB that are left for KV hold %llu tokens, less than one request of "
+                     "%u: pass --max-model-len %llu or less, or --kv-cache-dtype int8",
+                     mib(m->blocks * m->block_bytes), (unsigned long long)m->blocks * GPU_KV_BLOCK,
+                     o->max_model_len, (unsigned long long)m->blocks * GPU_KV_BLOCK);
+}
+
+/* What llmd takes on this machine if nothing is said. */
+static int pool_by_default(struct plan *p)
+{
+    struct plan_memory *m = &p->memory;
+    struct gpu_memory memory = {.weights_bytes = m->weights_bytes,
+                                .workspace_bytes = m->workspace_bytes,
+                                .block_bytes = m->block_bytes,
+                                .available_bytes = m->memory_bytes - m->weights_bytes};
+    struct sizing_wish wish = {.max_model_len = p->o.max_model_len,
+                               .max_num_seqs = p->o.max_num_seqs,
+                               .own_bytes = sizing_own_bytes(p->model->net.vocab)};
+    struct sizing sizing;
+    struct fail f = {0};
+    if (sizing_plan(&sizing, &wish, &memory, &f) < 0)
+        return ctl_error("%s", f.text);
+    m->blocks = sizing.n_blocks;
+    p->users_full = (double)m->blocks / blocks_for(p->o.max_model_len);
+    return 0;
+}
+
 static int plan_memory(struct plan *p)
 {
     const struct plan_options *o = &p->o;
     const struct gpu_model *net = &p->model->net;
     struct plan_memory *m = &p->memory;
     uint32_t rows = o->max_num_batched_tokens + o->max_num_seqs;
-    m->memory_bytes =
-        o->memory ? o->memory : (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    m->memory_bytes = o->memory ? o->memory : memory_available("");
     m->weights_bytes = p->model->weights_bytes;
     m->workspace_bytes =
         o->workspace ? o->workspace : plan_workspace_bytes(net, rows, o->max_model_len);
@@ -254,13 +292,7 @@ static int plan_memory(struct plan *p)
             "weights of %.1f MiB and a workspace of %.1f MiB do not fit into %.1f MiB: "
             "that is the floor, and KV comes on top",
             mib(m->weights_bytes), mib(m->workspace_bytes), mib(m->memory_bytes));
-    p->users_full = (double)m->blocks / blocks_for(o->max_model_len);
-    if (p->users_full >= 1)
-        return 0;
-    return ctl_error("the %.1f MiB that are left for KV hold %llu tokens, less than one request of "
-                     "%u: pass --max-model-len %llu or less, or --kv-cache-dtype int8",
-                     mib(m->blocks * m->block_bytes), (unsigned long long)m->blocks * GPU_KV_BLOCK,
-                     o->max_model_len, (unsigned long long)m->blocks * GPU_KV_BLOCK);
+    return o->memory ? pool_of_memory(p) : pool_by_default(p);
 }
 
 /* ---- speed ---- */
@@ -334,13 +366,28 @@ static int plan_load(struct plan *p)
 
 /* ---- for people ---- */
 
+/* llmd does not take all that there is unless it is told to. */
+static void print_pool_rule(const struct plan *p)
+{
+    if (!p->o.memory)
+        puts("                 llmd's default here: the least of 4 GiB, a quarter of what is free, "
+             "and what\n"
+             "                 --max-num-seqs sequences can use; --memory SIZE plans with all of "
+             "it");
+    else
+        printf(
+            "                 llmd takes so much with --num-kv-blocks %llu; by default at most 4 "
+            "GiB\n",
+            (unsigned long long)p->memory.blocks);
+}
+
 static void print_memory(const struct plan *p)
 {
     const struct plan_memory *m = &p->memory;
     const struct gpu_model *net = &p->model->net;
     printf("model            %s (%s)\n", p->model->name, p->model->quantization);
     printf("memory           %.1f MiB%s\n", mib(m->memory_bytes),
-           p->o.memory ? "" : " (this machine's)");
+           p->o.memory ? " (--memory)" : " (free on this machine)");
     printf("weights          %.1f MiB, the floor: read once a step, whoever is served\n",
            mib(m->weights_bytes));
     printf("workspace        %.1f MiB%s\n", mib(m->workspace_bytes),
@@ -350,6 +397,7 @@ static void print_memory(const struct plan *p)
            mib(m->blocks * m->block_bytes), (unsigned long long)m->blocks * GPU_KV_BLOCK,
            m->token_bytes / 1024, kv_names[p->o.kv_type], net->n_layers, net->kv_heads,
            net->head_dim);
+    print_pool_rule(p);
     printf("users            %.2f at once of %u tokens", p->users_full, p->o.max_model_len);
     if (p->o.prompt > 0)
         printf("; %.0f of %.0f + %.0f tokens (--max-num-seqs %u)", p->load.users, p->o.prompt,
@@ -420,6 +468,7 @@ static json_t *memory_json(const struct plan *p)
                   kv_names[p->o.kv_type], "kv_block_bytes", (json_int_t)m->block_bytes, "kv_blocks",
                   (json_int_t)m->blocks, "kv_bytes", (json_int_t)(m->blocks * m->block_bytes),
                   "kv_tokens", (json_int_t)(m->blocks * GPU_KV_BLOCK));
+    json_object_set_new(o, "kv_sized_by", json_string(p->o.memory ? "--memory" : "llmd's default"));
     set_real(o, "kv_bytes_per_token", m->token_bytes);
     json_object_set_new(o, "max_model_len", json_integer(p->o.max_model_len));
     set_real(o, "users_full_length", p->users_full);

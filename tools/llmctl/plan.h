@@ -2,7 +2,8 @@
  *
  * Memory. A token's KV takes, in each layer, K and V of every KV head:
  *     2 kv_heads (head_dim element_bytes + scale_bytes)
- * in blocks of 16 tokens. What the memory has beside weights and workspace is the pool.
+ * in blocks of 16 tokens. What the memory has beside weights and workspace is the pool, if
+ * the memory is given; else the pool is llmd's default (appliance/sizing.h).
  *
  * Time. A step of n rows takes c0 + c1 n. With l requests a second of P prompt and O output tokens,
  * n streams run, and steps take T:
