@@ -43,7 +43,9 @@ static const char *own_code(int code)
     case LLM_ENOSESSION:
         return "there is no session of that key; it was closed, or idle for too long";
     case LLM_ESESSION:
-        return "the session is in use by another request, or its key is taken";
+        return "another request generates on the session (wait for its end, or interrupt it), or "
+               "the "
+               "key of a new session is taken (close the old one, or choose another key)";
     case LLM_EUNREAD:
         return "cancelled: too many tokens were left unread";
     case LLM_ENUMERICS:

@@ -89,7 +89,7 @@ static uint32_t answer(uint64_t call, uint32_t length, uint32_t hear)
 
 int main(int argc, char **argv)
 {
-    uint64_t call = llm_session_key("call-4711"), id;
+    uint64_t call = llm_session_key("bakery-example"), id;
     int32_t tokens[256];
     if (llm_connect(&c, argc > 1 ? argv[1] : "default", NULL) < 0)
         die(llm_connect_error());

@@ -171,10 +171,17 @@ static unsigned tokens_after(const char *said, const char *words)
     return (unsigned)strtoul(at + strlen(words), NULL, 10);
 }
 
+/* It is run beside what README shows before it, whose session stays open. */
 static void session_takes_a_call(void **state)
 {
     (void)state;
     char command[2048];
+    snprintf(
+        command, sizeof command,
+        "key=$(sed -n 's/.*session append \\([^ ]*\\) .*/\\1/p' README.md) && test -n \"$key\" && "
+        "'%s' -i %s session append \"$key\" ' good morning' 2>&1",
+        built("llmctl"), engine.instance);
+    free(succeeds(command));
     snprintf(command, sizeof command, "timeout 300 '%s' %s", built("client/examples/session"),
              engine.instance);
     char *said = succeeds(command);

@@ -475,6 +475,9 @@ static void every_code_has_its_meaning(void **state)
             assert_string_not_equal(llm_strerror(code), llm_strerror(other));
     }
     assert_string_equal(llm_strerror(LLM_ENUMERICS - 1), "unknown error");
+    const char *session = llm_strerror(LLM_ESESSION); /* two faults: what to do about each */
+    assert_non_null(strstr(session, "interrupt it"));
+    assert_non_null(strstr(session, "another key"));
 }
 
 int main(void)
