@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../../shm/control.h"
+#include "server.h"
 
 static const char help_head[] =
     "llm-gateway - the OpenAI API over HTTP for engines of this machine\n\n"
@@ -105,16 +106,28 @@ static int add_instance(struct options *o, const char *name)
     return 0;
 }
 
+static int add_listen(struct options *o, const char *address)
+{
+    if (!server_address_ok(address)) {
+        fprintf(stderr,
+                "llm-gateway: --listen \"%s\" is none of HOST:PORT, [HOST]:PORT (ports up to "
+                "65535), unix:/path (up to 107 bytes); see llm-gateway --help\n",
+                address);
+        return 2;
+    }
+    if (o->n_listen == GATEWAY_LISTENERS_MAX)
+        return wrong("too many: --listen ", address);
+    o->listen[o->n_listen++] = address;
+    return 0;
+}
+
 static int read_option(struct options *o, int option, const char *value)
 {
     switch (option) {
     case 'i':
         return add_instance(o, value);
     case 'l':
-        if (o->n_listen == GATEWAY_LISTENERS_MAX)
-            return wrong("too many: --listen ", value);
-        o->listen[o->n_listen++] = value;
-        return 0;
+        return add_listen(o, value);
     case 'k':
         o->keys_file = value;
         return 0;

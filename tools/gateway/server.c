@@ -2,6 +2,7 @@
 #include "server.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -131,8 +132,7 @@ static int listen_unix(struct server *s, const char *listen_text, const char *pa
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct stat st;
-    if (strlen(path) >= sizeof a.sun_path)
-        return say(listen_text, "the path", ENAMETOOLONG);
+    assert(strlen(path) < sizeof a.sun_path); /* server_address_ok */
     strcpy(a.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -152,6 +152,18 @@ static int listen_unix(struct server *s, const char *listen_text, const char *pa
     return 0;
 }
 
+static const char *unix_path(const char *listen_text)
+{
+    return strncmp(listen_text, "unix:", 5) ? NULL : listen_text + 5;
+}
+
+/* 0 to 65535. */
+static bool is_port(const char *text)
+{
+    size_t n = strlen(text);
+    return n && n < 8 && strspn(text, "0123456789") == n && strtoul(text, NULL, 10) <= UINT16_MAX;
+}
+
 /* "HOST:PORT", "[HOST]:PORT" or ":PORT" in two. */
 static int split(const char *text, char host[64], char port[8])
 {
@@ -160,13 +172,21 @@ static int split(const char *text, char host[64], char port[8])
     if (!colon || (v6 && (colon == text || colon[-1] != ']')))
         return -1;
     size_t n = (size_t)(colon - text) - (v6 ? 2 : 0);
-    if (n >= 64 || !colon[1] || strlen(colon + 1) >= 8 ||
-        strspn(colon + 1, "0123456789") != strlen(colon + 1))
+    if (n >= 64 || !is_port(colon + 1))
         return -1;
     memcpy(host, text + v6, n);
     host[n] = 0;
     strcpy(port, colon + 1);
     return 0;
+}
+
+bool server_address_ok(const char *listen_text)
+{
+    char host[64], port[8];
+    const char *path = unix_path(listen_text);
+    if (!path)
+        return !split(listen_text, host, port);
+    return *path && strlen(path) < sizeof((struct sockaddr_un *)0)->sun_path;
 }
 
 static int bind_address(const struct addrinfo *a)
@@ -201,13 +221,8 @@ static int listen_tcp(struct server *s, const char *listen_text)
 {
     char host[64], port[8];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
-    if (split(listen_text, host, port)) {
-        fprintf(stderr,
-                "llm-gateway: --listen \"%s\" is none of HOST:PORT, [HOST]:PORT, "
-                "unix:/path\n",
-                listen_text);
-        return -EINVAL;
-    }
+    if (split(listen_text, host, port))
+        return -EINVAL; /* never, after server_address_ok */
     int rc = getaddrinfo(*host ? host : NULL, port, &hints, &found);
     if (rc) {
         fprintf(stderr, "llm-gateway: cannot listen on %s: %s\n", listen_text, gai_strerror(rc));
@@ -261,8 +276,8 @@ int server_start(struct server **out, struct gateway *g, const char *listen_text
     s->gateway = g;
     s->socket = -1;
     pthread_mutex_init(&s->lock, NULL);
-    int rc = strncmp(listen_text, "unix:", 5) ? listen_tcp(s, listen_text)
-                                              : listen_unix(s, listen_text, listen_text + 5);
+    const char *path = unix_path(listen_text);
+    int rc = path ? listen_unix(s, listen_text, path) : listen_tcp(s, listen_text);
     if (!rc && start_daemon(s)) {
         fprintf(stderr, "llm-gateway: the HTTP server cannot start on %s%s\n", listen_text,
                 g->tls_cert ? ": are certificate and key right?" : "");

@@ -11,7 +11,9 @@
 struct server;
 struct connection;
 
-/* Listens on "HOST:PORT", "[v6]:PORT" or "unix:/path". 0, or negative after a message. */
+/* "HOST:PORT", "[v6]:PORT" with a port up to 65535, or "unix:/path" with one that fits a socket. */
+bool server_address_ok(const char *listen);
+/* Listens on such an address. 0, or negative after a message. */
 int server_start(struct server **out, struct gateway *g, const char *listen);
 /* Where it listens, with the port that it got: "http://127.0.0.1:8000", "unix:/path". */
 const char *server_address(const struct server *s);
