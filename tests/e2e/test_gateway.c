@@ -396,6 +396,24 @@ static void wrong_command_lines(void **state)
     }
 }
 
+/* What is wrong, and where to look. */
+static void wrong_options_are_explained(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"--no-such-option", "see llm-gateway --help"},
+        {"--threads", "see llm-gateway --help"},
+        {"--instance a/b", "1 to 48 letters, digits, '.', '_' or '-', not starting with a dot"},
+        {"--listen :65536", "ports up to 65535"}};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        int status;
+        char *out = run_command(&status, "'%s' %s 2>&1", built("llm-gateway"), lines[i][0]);
+        if (status != 2 || !strstr(out, lines[i][1]))
+            fail_msg("%s: status %d: %s", lines[i][0], status, out);
+        free(out);
+    }
+}
+
 /* The manual page has the options of --help, and no others. */
 static void the_manual_has_all_options(void **state)
 {
@@ -425,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_unix_socket),
         cmocka_unit_test(tls),
         cmocka_unit_test(wrong_command_lines),
+        cmocka_unit_test(wrong_options_are_explained),
         cmocka_unit_test(the_manual_has_all_options),
     };
     return cmocka_run_group_tests(tests, start, finish);

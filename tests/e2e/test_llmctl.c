@@ -258,6 +258,39 @@ static void a_refused_stream_prints_nothing(void **state)
     free(out);
 }
 
+/* Every command: getopt's message, then where the options stand. */
+static void unknown_options(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"complete", "score", "tokenize", "detokenize", "status",
+                                           "run",      "chat",  "render",   "session",    "choose",
+                                           "top",      "drain", "plan",     "serve"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char arguments[64], help[64];
+        snprintf(arguments, sizeof arguments, "%s --bogus", commands[i]);
+        snprintf(help, sizeof help, "see llmctl %s --help\n", commands[i]);
+        refuses(arguments, 2, help);
+    }
+    refuses("--bogus", 2, "see llmctl --help\n");
+}
+
+/* Whatever the command, before it is looked for. */
+static void no_instance_name(void **state)
+{
+    (void)state;
+    static const char rule[] = "1 to 48 letters, digits, '.', '_' or '-'";
+    refuses("-i a/b status", 2, rule);
+    refuses("-i '' complete x", 2, rule);
+    refuses("-i .a top --once", 2, rule);
+    refuses("-i $(printf %049d 0) drain", 2, rule);
+    refuses("serve --instance a/b", 2, rule);
+    int status;
+    char *out = run_command(&status, "LLMD_INSTANCE=a/b '%s' status 2>&1", built("llmctl"));
+    assert_int_equal(status, 2);
+    assert_non_null(strstr(out, "LLMD_INSTANCE \"a/b\" is no instance name"));
+    free(out);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -375,6 +408,8 @@ int main(void)
         cmocka_unit_test(ids_come_back),
         cmocka_unit_test(keys_as_flags),
         cmocka_unit_test(a_refused_stream_prints_nothing),
+        cmocka_unit_test(unknown_options),
+        cmocka_unit_test(no_instance_name),
         cmocka_unit_test(refusals),
         cmocka_unit_test(bad_lines),
         cmocka_unit_test(status_figures),

@@ -93,10 +93,19 @@ static int read_number(struct options *o, const struct number *n, const char *te
     return 0;
 }
 
+static int wrong_instance(const char *name)
+{
+    fprintf(stderr,
+            "llm-gateway: --instance '%.64s' is not a name: 1 to %d letters, digits, '.', '_' or "
+            "'-', not starting with a dot; see llm-gateway --help\n",
+            name, LLM_INSTANCE_MAX);
+    return 2;
+}
+
 static int add_instance(struct options *o, const char *name)
 {
     if (!llm_instance_ok(name))
-        return wrong("no instance name: ", name);
+        return wrong_instance(name);
     for (unsigned i = 0; i < o->n_instances; i++)
         if (!strcmp(o->instances[i], name))
             return wrong("given twice: --instance ", name);
@@ -146,7 +155,8 @@ static int read_option(struct options *o, int option, const char *value)
     }
     if (option >= FIRST_NUMBER)
         return read_number(o, &numbers[option - FIRST_NUMBER], value);
-    return 2; /* getopt_long has said it */
+    fputs("see llm-gateway --help\n", stderr); /* getopt_long has said the rest */
+    return 2;
 }
 
 static int complete(struct options *o)

@@ -92,10 +92,7 @@ static int read_board(struct board_view *v, bool quiet)
 {
     char name[128];
     if (llm_board_name(ctl_instance, name, sizeof name) < 0)
-        return quiet ? 1
-                     : ctl_error("\"%.60s\" is no instance name (letters, digits, . _ -, at most "
-                                 "%d)",
-                                 ctl_instance, LLM_INSTANCE_MAX);
+        return quiet ? 1 : ctl_error("\"%.60s\" makes no name for a board", ctl_instance);
     int fd = shm_open(name, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return not_opened(name, errno, quiet);

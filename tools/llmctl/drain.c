@@ -156,7 +156,7 @@ int cmd_drain(int argc, char **argv)
                  "  --quiet               no progress");
             return 0;
         default:
-            return 2;
+            return ctl_bad_option();
         }
     if (rc)
         return rc;

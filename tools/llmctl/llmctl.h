@@ -34,6 +34,10 @@ int cmd_serve(int argc, char **argv);
 __attribute__((format(printf, 1, 2))) int ctl_error(const char *format, ...);
 /* The same for usage errors: returns 2 and names the help. */
 __attribute__((format(printf, 1, 2))) int ctl_usage(const char *format, ...);
+/* After getopt's own message: names the help, returns 2. */
+int ctl_bad_option(void);
+/* 0, or a usage error: that `option` has no instance's name. */
+int ctl_check_instance(const char *option, const char *name);
 
 /* JSON on one line, 9 significant digits, never NaN; takes the reference. Returns 0, or 1 if stdout
  * is gone. */

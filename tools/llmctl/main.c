@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../client/text/normal.h"
+#include "../../shm/control.h"
 #include "llmctl.h"
 
 const char *ctl_instance = "default";
@@ -67,6 +68,21 @@ int ctl_usage(const char *format, ...)
     return 2;
 }
 
+int ctl_bad_option(void)
+{
+    fprintf(stderr, "see %s --help\n", program);
+    return 2;
+}
+
+int ctl_check_instance(const char *option, const char *name)
+{
+    if (llm_instance_ok(name))
+        return 0;
+    return ctl_usage("%s \"%.60s\" is no instance name: 1 to %d letters, digits, '.', '_' or '-', "
+                     "not starting with a dot",
+                     option, name, LLM_INSTANCE_MAX);
+}
+
 int ctl_print_json(json_t *value)
 {
     char *text = json_dumps(value, CTL_JSON);
@@ -97,11 +113,13 @@ int main(int argc, char **argv)
                                             {NULL, 0, NULL, 0}};
     if (getenv("LLMD_INSTANCE") && *getenv("LLMD_INSTANCE"))
         ctl_instance = getenv("LLMD_INSTANCE");
+    const char *option = "LLMD_INSTANCE";
     int c;
     while ((c = ctl_getopt(argc, argv, "+:i:hV", options)) != -1)
         switch (c) {
         case 'i':
             ctl_instance = optarg;
+            option = "-i";
             break;
         case 'h':
             help(stdout);
@@ -110,12 +128,14 @@ int main(int argc, char **argv)
             puts("llmctl " LLMD_VERSION);
             return 0;
         default:
-            return 2;
+            return ctl_bad_option();
         }
     if (optind == argc) {
         help(stderr);
         return 2;
     }
+    if (ctl_check_instance(option, ctl_instance))
+        return 2;
     argc -= optind;
     argv += optind;
     optind = 0; /* the subcommand scans its own arguments from the start */

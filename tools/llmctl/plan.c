@@ -189,7 +189,7 @@ static int take_option(int c, struct plan_options *o)
         o->json = true;
         return 0;
     }
-    return 2;
+    return ctl_bad_option();
 }
 
 static int check(const struct plan_options *o)

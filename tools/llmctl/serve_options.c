@@ -313,12 +313,12 @@ static int set_ours(struct serve_options *o, const char *name, const char *value
         return ctl_parse_uint("--restarts", value, 0, 1000000, &o->restarts);
     if (!strcmp(name, "drain-timeout"))
         return ctl_parse_amount("--drain-timeout", value, &o->drain_s);
+    if (!strcmp(name, "instance"))
+        return ctl_check_instance("--instance", o->instance = value);
     if (!strcmp(name, "host"))
         o->host = value;
     else if (!strcmp(name, "model"))
         o->model = value;
-    else if (!strcmp(name, "instance"))
-        o->instance = value;
     else if (!strcmp(name, "api-key"))
         args_add(&o->keys, "%s", value);
     else if (!strcmp(name, "kv-cache-dtype"))
