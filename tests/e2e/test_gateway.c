@@ -278,7 +278,9 @@ static void a_wrong_key_file_is_refused(void **state)
                                         "sk-a limit\n",
                                         "sk-a requests=x\n",
                                         "sk-a requests=-1\n",
-                                        "sk-a colour=red\n"};
+                                        "sk-a colour=red\n",
+                                        "sk-a\nsk-a\n",
+                                        "sk-a requests=1\n# b\nsk-b\n sk-a requests=2\n"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[300];
         int status;
@@ -286,10 +288,13 @@ static void a_wrong_key_file_is_refused(void **state)
         FILE *f = fopen(path, "w");
         fputs(files[i], f);
         fclose(f);
-        char *out = run_command(&status, "'%s' --listen 127.0.0.1:0 --api-keys '%s' 2>&1",
-                                built("llm-gateway"), path);
+        char *out =
+            run_command(&status, "timeout 30 '%s' --listen 127.0.0.1:0 --api-keys '%s' 2>&1",
+                        built("llm-gateway"), path);
         assert_int_equal(status, 1);
         assert_non_null(strstr(out, path));
+        if (i == sizeof files / sizeof *files - 1) /* which lines, and no key in a log */
+            assert_true(strstr(out, "line 4: ") && strstr(out, "line 1 ") && !strstr(out, "sk-a"));
         free(out);
     }
 }

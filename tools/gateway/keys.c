@@ -13,6 +13,7 @@ enum { KEY_BYTES_MAX = 255, NAME_BYTES_MAX = 63 };
 struct key {
     char text[KEY_BYTES_MAX + 1]; /* zeros behind it */
     char name[NAME_BYTES_MAX + 1];
+    unsigned line;
     uint32_t max_requests;      /* 0: any number */
     uint64_t tokens_per_minute; /* 0: any number */
     pthread_mutex_t lock;       /* of what follows */
@@ -69,6 +70,18 @@ static void cut_comment(char *text)
         }
 }
 
+/* One of the two would set limits that nobody meant. The key itself is not shown. */
+static int check_new(const struct keys *keys, const char *key, const char *path, unsigned line)
+{
+    for (size_t i = 0; i < keys->n; i++)
+        if (!strcmp(keys->all[i].text, key)) {
+            fprintf(stderr, "llm-gateway: %s, line %u: this key stands in line %u already\n", path,
+                    line, keys->all[i].line);
+            return -1;
+        }
+    return 0;
+}
+
 static int read_line(struct keys *keys, char *text, const char *path, unsigned line)
 {
     char *rest;
@@ -78,6 +91,8 @@ static int read_line(struct keys *keys, char *text, const char *path, unsigned l
         return 0;
     if (strlen(word) > KEY_BYTES_MAX)
         return wrong(path, line, "the key is longer than 255 bytes");
+    if (check_new(keys, word, path, line))
+        return -1;
     struct key *all = realloc(keys->all, (keys->n + 1) * sizeof *all);
     if (!all)
         return wrong(path, line, "out of memory");
@@ -85,6 +100,7 @@ static int read_line(struct keys *keys, char *text, const char *path, unsigned l
     struct key *k = &all[keys->n++];
     *k = (struct key){0};
     strcpy(k->text, word);
+    k->line = line;
     snprintf(k->name, sizeof k->name, "key %zu", keys->n);
     while ((word = strtok_r(NULL, " \t\r\n", &rest)))
         if (read_limit(k, word, path, line))
