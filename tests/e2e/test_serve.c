@@ -416,6 +416,13 @@ static void flags_that_are_refused(void **state)
         {"--port 0", "whole number from 1"},
         {"--port http", "whole number from 1"},
         {"--host a/b", "is no address"},
+        {"--host $(printf %064d 0)", "is no address"},
+        {"--api-key ''", "1 to 255 bytes"},
+        {"--api-key=", "1 to 255 bytes"},
+        {"--api-key 'a b'", "without blanks"},
+        {"--api-key '#a'", "without '#'"},
+        {"--api-key \"$(printf 'a\\nb')\"", "without blanks"},
+        {"--api-key $(printf %0256d 0)", "1 to 255 bytes"},
         {"--api-keys /no/such/file", "cannot be read"},
         {"--ssl-certfile /no/such/file", "cannot be read"},
         {"--drain-timeout x", "--drain-timeout"},
@@ -425,7 +432,7 @@ static void flags_that_are_refused(void **state)
         refused(table[i][0], table[i][1]);
     int status;
     char *out = run_command(&status, "'%s' serve 2>&1", built("llmctl"));
-    assert_true(status == 2 && strstr(out, "needs --model FILE"));
+    assert_true(status == 2 && strstr(out, "needs MODEL, or --model FILE"));
     free(out);
     out = run_command(&status, "'%s' serve Qwen/Qwen3-8B 2>&1", built("llmctl"));
     assert_true(status == 2 && strstr(out, "nothing is downloaded"));

@@ -305,6 +305,20 @@ static int set_speculation(struct serve_options *o, const char *value)
     return rc;
 }
 
+/* Keys go to the gateway as lines of a file (keys.h): what would be no key there, or another one, is
+ * refused before the engine loads its model. No key is shown. */
+static int add_key(struct serve_options *o, const char *key)
+{
+    if (!*key || *key == '#' || strpbrk(key, " \t\r\n") || strlen(key) > 255)
+        return ctl_usage("--api-key takes a key of 1 to 255 bytes, without blanks and without '#' "
+                         "at its front");
+    for (size_t i = 0; i < o->keys.n; i++)
+        if (!strcmp(o->keys.w[i], key))
+            return 0; /* given twice */
+    args_add(&o->keys, "%s", key);
+    return 0;
+}
+
 static int set_ours(struct serve_options *o, const char *name, const char *value)
 {
     if (!strcmp(name, "port"))
@@ -320,7 +334,7 @@ static int set_ours(struct serve_options *o, const char *name, const char *value
     else if (!strcmp(name, "model"))
         o->model = value;
     else if (!strcmp(name, "api-key"))
-        args_add(&o->keys, "%s", value);
+        return add_key(o, value);
     else if (!strcmp(name, "kv-cache-dtype"))
         set_kv_type(o, value);
     else if (!strcmp(name, "speculative-config"))
@@ -405,7 +419,7 @@ static int take(struct serve_options *o, const char *text, const char *next)
 static int check_model(const struct serve_options *o)
 {
     if (!o->model)
-        return o->config ? 0 : ctl_usage("serve needs --model FILE, a GGUF file");
+        return o->config ? 0 : ctl_usage("serve needs MODEL, or --model FILE: a GGUF file");
     if (!access(o->model, R_OK))
         return 0;
     ctl_error("the model %.200s cannot be read (%s): --model names a GGUF file on this machine, "
@@ -421,7 +435,7 @@ static int check(struct serve_options *o)
         file |= !strcmp(o->gateway.w[i], "--api-keys");
     if (file && o->keys.n)
         return ctl_usage("--api-key and --api-keys cannot both be given");
-    if (!*o->host || strpbrk(o->host, "/ "))
+    if (!*o->host || strpbrk(o->host, "/ ") || strlen(o->host) >= 64)
         return ctl_usage("--host \"%.60s\" is no address", o->host);
     if (o->drain_s > 86400)
         return ctl_usage("--drain-timeout is at most a day, 86400");
@@ -487,7 +501,7 @@ static void print_engine_flags(void)
 
 void serve_options_help(void)
 {
-    puts("usage: llmctl [-i INSTANCE] serve --model FILE [OPTION...]\n\n"
+    puts("usage: llmctl [-i INSTANCE] serve MODEL | --model FILE [OPTION...]\n\n"
          "Starts the engine (llmd) and the gateway (llm-gateway) with OpenAI's API, keeps both\n"
          "running, and stops both at SIGTERM or an interrupt, after what runs has ended.\n"
          "  --model FILE          the GGUF file to serve\n"
