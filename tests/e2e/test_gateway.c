@@ -202,6 +202,39 @@ static void paths_and_methods(void **state)
     }
 }
 
+/* A promise under a misspelt name is refused, and the refusal says which names there are. */
+static void headers_of_ours(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *headers;
+        int status;
+    } asks[] = {{"X-LLMD-Deadline-Ms: 60000\r\nX-LLMD-Timeout-Ms: 60000\r\n"
+                 "X-LLMD-Queue-Timeout-Ms: 60000\r\nX-LLMD-Max-ITL-Ms: 10000\r\n"
+                 "X-LLMD-Priority: high\r\n",
+                 200},
+                {"x-llmd-deadline-ms: 60000\r\n", 200},
+                {"X-LLM-Other: 1\r\nX-Forwarded-For: ::1\r\n", 200},
+                {"X-LLMD-Deadline: 60000\r\n", 400},
+                {"X-LLMD-Priority: high\r\nx-llmd-dead-line-ms: 60000\r\n", 400},
+                {"X-LLMD-: 1\r\n", 400}};
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        struct http_answer a = http_ask(&gateway, "POST", "/v1/completions", asks[i].headers,
+                                        body_of(", \"max_tokens\": 2"));
+        if (a.status != asks[i].status)
+            fail_msg("%s: %d: %s", asks[i].headers, a.status, a.body);
+        if (a.status == 400)
+            assert_true(strcasestr(a.body, "the header x-llmd-d") || i == 5);
+        if (a.status == 400)
+            assert_non_null(strstr(a.body, "Deadline-Ms, Timeout-Ms"));
+        free(a.body);
+    }
+    /* where no promise is made they mean nothing: a client may send them with everything */
+    struct http_answer a = http_ask(&gateway, "GET", "/v1/models", asks[3].headers, NULL);
+    assert_int_equal(a.status, 200);
+    free(a.body);
+}
+
 static void one_connection_many_requests(void **state)
 {
     (void)state;
@@ -442,6 +475,7 @@ int main(void)
         cmocka_unit_test(tokens_are_counted_once),
         cmocka_unit_test(hanging_up_cancels),
         cmocka_unit_test(paths_and_methods),
+        cmocka_unit_test(headers_of_ours),
         cmocka_unit_test(one_connection_many_requests),
         cmocka_unit_test(keys),
         cmocka_unit_test(a_wrong_key_file_is_refused),

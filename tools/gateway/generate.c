@@ -66,8 +66,30 @@ static int read_priority(const struct exchange *x, uint32_t *out, struct problem
                          "the header X-LLMD-Priority must be high, normal or low");
 }
 
+/* A promise under a name that is not known would not be kept, and nobody would hear of it. */
+static enum MHD_Result refuse_unknown(void *context, enum MHD_ValueKind kind, const char *name,
+                                      const char *value)
+{
+    static const char *const known[] = {"Deadline-Ms", "Timeout-Ms", "Queue-Timeout-Ms",
+                                        "Max-ITL-Ms", "Priority"};
+    (void)kind, (void)value;
+    if (strncasecmp(name, "X-LLMD-", 7))
+        return MHD_YES;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcasecmp(name + 7, known[i]))
+            return MHD_YES;
+    problem_set(context, 400, "unknown_parameter", name,
+                "the header %.60s is not known here: of X-LLMD- there are Deadline-Ms, Timeout-Ms, "
+                "Queue-Timeout-Ms, Max-ITL-Ms and Priority",
+                name);
+    return MHD_NO;
+}
+
 static int read_promises(const struct exchange *x, struct promises *p, struct problem *problem)
 {
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, refuse_unknown, problem);
+    if (problem->status)
+        return -1;
     if (read_us_header(x, "X-LLMD-Deadline-Ms", &p->deadline_us, problem) ||
         read_us_header(x, "X-LLMD-Max-ITL-Ms", &p->max_itl_us, problem) ||
         read_ms_header(x, "X-LLMD-Timeout-Ms", &p->timeout_ms, problem) ||
