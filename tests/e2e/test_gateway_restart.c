@@ -1,6 +1,8 @@
 /* test_gateway_restart.c - engines that die, come back, drain; the gateway's own end. */
 #include "gateway_rig.h"
 
+#include <fcntl.h>
+
 static struct engine_process engine;
 static struct gateway_process gateway;
 
@@ -264,6 +266,62 @@ static void two_instances(void **state)
     assert_int_equal(engine_stop(&two), 0);
 }
 
+/* ---- the log ---- */
+
+static char log_path[400];
+
+static int count_log(const char *text)
+{
+    int status;
+    char *out = run_command(&status, "grep -cF '%s' '%s'", text, log_path);
+    int n = atoi(out);
+    free(out);
+    return n;
+}
+
+static void until_log(const char *text)
+{
+    uint64_t end = test_now_ns() + 30000000000ull;
+    while (!count_log(text))
+        if (test_now_ns() > end)
+            fail_msg("the log does not say: %s", text);
+}
+
+/* The engine is absent, comes, is killed, comes back, is drained, comes back: each is told once. */
+static void the_log_says_what_changes(void **state)
+{
+    (void)state;
+    memset(&engine, 0, sizeof engine);
+    snprintf(engine.instance, sizeof engine.instance, "t%d-log", (int)getpid());
+    snprintf(log_path, sizeof log_path, "%s/gateway.log", scratch_dir());
+    int own = fcntl(2, F_DUPFD_CLOEXEC, 0),
+        log = open(log_path, O_CLOEXEC | O_CREAT | O_TRUNC | O_WRONLY | O_APPEND, 0600);
+    assert_true(own >= 0 && log >= 0);
+    dup2(log, 2);
+    gateway_start(&gateway, engine.instance, NULL);
+    dup2(own, 2);
+    close(log), close(own);
+    until_log("waiting for the engine");
+    start_engine();
+    until_log("connected to the engine");
+    until_ready(&gateway);
+    engine_kill(&engine);
+    until_log("lost the engine");
+    start_engine();
+    until_log("connected again to the engine");
+    until_ready(&gateway);
+    json_decref(http_json(&gateway, 200, "POST", "/v1/completions", body_of(4, false)));
+    assert_int_equal(engine_stop(&engine), 0); /* a drain */
+    uint64_t end = test_now_ns() + 30000000000ull;
+    while (count_log("lost the engine") < 2)
+        assert_true(test_now_ns() < end);
+    assert_int_equal(gateway_stop(&gateway), 0);
+    assert_int_equal(count_log("waiting for the engine"), 1);
+    assert_int_equal(count_log("connected to the engine"), 1);
+    assert_int_equal(count_log("connected again"), 1);
+    assert_int_equal(count_log("lost the engine"), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +331,7 @@ int main(void)
         cmocka_unit_test(the_gateway_drains),
         cmocka_unit_test(kept_connections_end),
         cmocka_unit_test(two_instances),
+        cmocka_unit_test(the_log_says_what_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

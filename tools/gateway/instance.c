@@ -53,6 +53,7 @@ struct instance {
     bool owes_cancels;
     uint32_t pending; /* calls with prompts that are not submitted */
     uint32_t engine_pid, pause_ms;
+    enum { TOLD_NOTHING, TOLD_WAITING, TOLD_CONNECTED, TOLD_LOST } told; /* the log */
     struct buffer scratch;
     struct request_lists lists;
 };
@@ -489,6 +490,41 @@ static int take_events(struct instance *i)
     return rc;
 }
 
+/* ---- what the log says of the engine: a line when that changes, however often it is tried ---- */
+
+static void tell_connected(struct instance *i)
+{
+    if (i->told != TOLD_CONNECTED)
+        fprintf(stderr, "llm-gateway: connected %sto the engine \"%s\"\n",
+                i->told == TOLD_LOST ? "again " : "", i->name);
+    i->told = TOLD_CONNECTED;
+}
+
+static void tell_absent(struct instance *i, const char *why)
+{
+    if (i->told == TOLD_NOTHING || i->told == TOLD_CONNECTED)
+        fprintf(stderr, "llm-gateway: %s the engine \"%s\": %s\n",
+                i->told == TOLD_CONNECTED ? "lost" : "waiting for", i->name, why);
+    i->told = i->told == TOLD_NOTHING || i->told == TOLD_WAITING ? TOLD_WAITING : TOLD_LOST;
+}
+
+/* Whether the handle is one of the engine that lives now: a new one is there before it takes over. */
+static bool is_engines(const struct instance *i)
+{
+    struct board_copy *b = board_read(i->name);
+    bool is = b && b->lives && b->board.pid == i->engine_pid;
+    free(b);
+    return is;
+}
+
+static void tell_what_changed(struct instance *i, bool lives)
+{
+    if (!lives)
+        tell_absent(i, "its process has ended; what runs waits for it");
+    else if (i->told == TOLD_LOST && is_engines(i))
+        tell_connected(i);
+}
+
 /* ---- connecting ---- */
 
 static void update_model(struct instance *i)
@@ -499,7 +535,9 @@ static void update_model(struct instance *i)
         return;
     struct model *m = model_of_client(i->client);
     if (!m)
-        return; /* out of memory: the next wake tries again */
+        return;        /* out of memory: the next wake tries again */
+    if (i->engine_pid) /* so quick that nobody saw it dead; tell_what_changed says the rest */
+        tell_absent(i, "another process has taken its place");
     i->engine_pid = limits.engine_pid;
     publish_model(i, m);
 }
@@ -512,6 +550,7 @@ static bool connect_engine(struct instance *i)
     o.max_top_logprobs = PARAMS_TOP_MAX;
     if (llm_connect(&i->client, i->name, &o) < 0) {
         i->client = NULL;
+        tell_absent(i, llm_connect_error());
         return false;
     }
     llm_resume(i->client, i->resume_timeout_ms, 0); /* an engine of 1.0 cannot: then without */
@@ -526,7 +565,7 @@ static bool connect_engine(struct instance *i)
     update_model(i);
     i->pause_ms = PAUSE_MIN_MS;
     atomic_store(&i->connected, true);
-    fprintf(stderr, "llm-gateway: connected to the engine \"%s\"\n", i->name);
+    tell_connected(i);
     return true;
 }
 
@@ -544,8 +583,10 @@ static void disconnect_engine(struct instance *i, int code)
     struct problem problem = {0};
     atomic_store(&i->connected, false);
     problem_of_engine(&problem, code, 0, llm_errmsg(i->client));
-    if (code != LLM_ESHUTDOWN)
+    if (i->told == TOLD_LOST && code != LLM_ESHUTDOWN)
         fprintf(stderr, "llm-gateway: engine \"%s\": %s\n", i->name, llm_errmsg(i->client));
+    else if (!atomic_load(&i->stopping))
+        tell_absent(i, llm_errmsg(i->client));
     epoll_ctl(i->epoll, EPOLL_CTL_DEL, llm_fd(i->client), NULL);
     llm_close(i->client);
     i->client = NULL;
@@ -587,7 +628,9 @@ static void serve(struct instance *i)
         return;
     }
     update_model(i);
-    atomic_store(&i->connected, board_watch_lives(&i->board));
+    bool lives = board_watch_lives(&i->board);
+    atomic_store(&i->connected, lives);
+    tell_what_changed(i, lives);
     bool retries = i->pending || i->owes_cancels; /* room in the ring comes without an event */
     wait_for_news(i, llm_arm(i->client) ? 0 : retries ? RETRY_MS : WATCH_MS);
 }
