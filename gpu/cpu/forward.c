@@ -93,7 +93,16 @@ static struct turn turn_of_chunk(const struct turn *all, struct cpu_share rows)
     return t;
 }
 
-/* From one layer's attention to the next one's, which is `layer`'s. */
+/* From the attention before `layer` to its own, or from the tokens. */
+static void to_attention(const struct turn *t, uint32_t layer)
+{
+    if (layer == 0)
+        turn_embed(t);
+    else
+        turn_rest_of_layer(t, layer - 1);
+    turn_qkv(t, layer);
+}
+
 static void chunks_to_attention(const struct turn *all, uint32_t layer)
 {
     struct cpu_workspace *w = &all->g->w;
@@ -103,22 +112,9 @@ static void chunks_to_attention(const struct turn *all, uint32_t layer)
         if (i >= w->n_chunks)
             break;
         struct turn t = turn_of_chunk(all, w->chunks[i]);
-        if (layer == 0)
-            turn_embed(&t);
-        else
-            turn_rest_of_layer(&t, layer - 1);
-        turn_qkv(&t, layer);
+        to_attention(&t, layer);
     }
     turn_barrier(all);
-}
-
-static void columns_to_attention(const struct turn *t, uint32_t layer)
-{
-    if (layer == 0)
-        turn_embed(t);
-    else
-        turn_rest_of_layer(t, layer - 1);
-    turn_qkv(t, layer);
 }
 
 static void forward_job(void *context, unsigned thread, unsigned n_threads)
@@ -130,7 +126,7 @@ static void forward_job(void *context, unsigned thread, unsigned n_threads)
         if (g->w.n_chunks)
             chunks_to_attention(&t, i);
         else
-            columns_to_attention(&t, i);
+            to_attention(&t, i);
         if (i + 1 == n_layers && g->n_wanted == 0)
             return; /* the KV is written, and nobody asks for more */
         turn_attend(&t, i);
