@@ -287,10 +287,15 @@ static void take_events(struct loop *l)
         on_event(l, what, result);
 }
 
-static void wake_client(struct loop *l, const struct client *c)
+static void wake_client(struct loop *l, const struct client *c, bool few)
 {
-    if (c->wait == LLM_WAIT_BELL)
+    bool at_bell = c->wait == LLM_WAIT_BELL;
+    if (at_bell && few)
+        waiter_bell(c->bell);
+    else if (at_bell)
         l->w->ops->bell(l->w, c->bell);
+    else if (few)
+        waiter_wake(&c->ring.down->cq_tail);
     else
         l->w->ops->wake(l->w, &c->ring.down->cq_tail);
 }
@@ -300,7 +305,7 @@ static void publish_and_wake(struct loop *l)
     struct clients *cs = l->c.clients;
     clients_publish(cs);
     for (uint32_t i = 0; i < cs->n_wake; i++)
-        wake_client(l, &cs->slots[cs->wake[i]]);
+        wake_client(l, &cs->slots[cs->wake[i]], cs->n_wake <= WAITER_FEW);
     while (cs->n_leaving)
         let_go(l, cs->leaving[--cs->n_leaving]);
     arm_door(l);

@@ -1,7 +1,12 @@
-/* waiter.c - chooses the kind. */
+/* waiter.c - chooses the kind; wakes by calls. Sources: futex(2), send(2). */
+#define _GNU_SOURCE
 #include "waiter.h"
 
+#include <linux/futex.h>
 #include <stddef.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Epoll in place of io_uring: one sentence for both. */
 static int stand_in(struct waiter **out, uint32_t max_waits, const struct fail *why,
@@ -29,6 +34,16 @@ int waiter_open(struct waiter **out, enum waiter_kind kind, uint32_t max_waits, 
     struct fail why = {0};
     int rc = waiter_uring_open(out, max_waits, &why);
     return rc < 0 ? stand_in(out, max_waits, &why, notice, f) : 0;
+}
+
+void waiter_wake(const order_u32 *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void waiter_bell(int fd)
+{
+    send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void waiter_close(struct waiter *w)

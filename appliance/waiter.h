@@ -46,9 +46,8 @@ struct waiter_ops {
     bool (*futex)(struct waiter *w, const order_u32 *word, uint32_t last, uint64_t tag);
     /* Ends the wait of that tag; its completion still comes. */
     void (*cancel)(struct waiter *w, uint64_t tag);
-    /* Wakes one waiter of the word. */
+    /* As waiter_wake and waiter_bell; io_uring does them all in the next flush. */
     void (*wake)(struct waiter *w, const order_u32 *word);
-    /* Sends a byte through a client's bell; a full one rings anyway. Never blocks. */
     void (*bell)(struct waiter *w, int fd);
 
     /* Hands over what was asked so far. No system call where nothing was. */
@@ -76,6 +75,14 @@ enum waiter_kind { WAITER_AUTO, WAITER_URING, WAITER_EPOLL };
 int waiter_open(struct waiter **out, enum waiter_kind kind, uint32_t max_waits, struct fail *notice,
                 struct fail *f);
 void waiter_close(struct waiter *w); /* NULL is allowed; no wait is left in the kernel */
+
+/* By a system call each, at once. For few: where a step has just swept the caches one call takes 38 us
+ * and its entry in io_uring 45, eight take 118 and 124, 32 take 314 and 281. */
+enum { WAITER_FEW = 8 };
+/* Wakes one waiter of the word. */
+void waiter_wake(const order_u32 *word);
+/* Sends a byte through a client's bell; a full one rings anyway. Never blocks. */
+void waiter_bell(int fd);
 
 int waiter_uring_open(struct waiter **out, uint32_t max_waits, struct fail *f);
 int waiter_epoll_open(struct waiter **out, uint32_t max_waits, struct fail *notice, struct fail *f);

@@ -15,12 +15,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -114,13 +111,13 @@ static void epoll_cancel(struct waiter *w, uint64_t tag)
 static void epoll_wake(struct waiter *w, const order_u32 *word)
 {
     (void)w;
-    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+    waiter_wake(word);
 }
 
 static void epoll_bell(struct waiter *w, int fd)
 {
     (void)w;
-    send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    waiter_bell(fd);
 }
 
 static void epoll_flush(struct waiter *w)

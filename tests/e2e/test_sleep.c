@@ -4,6 +4,7 @@
  * its tick a second later and counted; the count stays 0. The same without io_uring, where the
  * engine looks by itself.
  */
+#include "../../appliance/waiter.h"
 #include "../../client/llmclient.h"
 #include "../../shm/board.h"
 #include "../../shm/control.h"
@@ -187,42 +188,57 @@ static void a_full_ring_is_nobody_elses_matter(void **state)
     one_is_stuck(true);
 }
 
-/* More requests than the engine knows at a time: they wait in the ring, in order, and all come. */
-static void many_clients_at_once(void **state)
+enum { CLIENTS_MOST = 3 * WAITER_FEW };
+
+/* A client of its own process; every other one spins for a while, half of them wait at the bell. */
+static void run_client(int i, unsigned requests)
 {
-    (void)state;
-    enum { CLIENTS = 4 };
-    pid_t pids[CLIENTS];
+    struct llm_options o = LLM_OPTIONS_INIT;
+    struct llm_client *c;
+    struct llm_event e;
+    unsigned expected = 0;
+    o.cq_entries = 64, o.max_inflight = 32, o.spin_us = i % 2 ? 0 : 20;
+    if (llm_connect(&c, engine.instance, &o) < 0)
+        _exit(1);
+    for (unsigned sent = 0, tokens = 0, finals = 0; finals < requests;) {
+        struct llm_request r = LLM_REQUEST_INIT;
+        r.tokens = prompt, r.n_tokens = 5, r.max_tokens = 1 + sent % 30;
+        r.flags = LLM_SQE_IGNORE_EOS;
+        if (sent < requests && !llm_submit(c, &r, NULL)) {
+            expected += r.max_tokens;
+            sent++;
+        } else if (next_event(c, &e, i / 2 % 2) != 1 || e.type == LLM_EVENT_ERROR)
+            _exit(2);
+        else if (e.type == LLM_EVENT_TOKENS)
+            tokens += e.n_tokens;
+        else if (++finals == requests && tokens != expected)
+            _exit(3);
+    }
+    llm_close(c);
+    _exit(0);
+}
+
+static void run_clients(int n, unsigned requests)
+{
+    pid_t pids[CLIENTS_MOST];
     fflush(NULL);
-    for (int i = 0; i < CLIENTS; i++)
-        if (!(pids[i] = fork())) {
-            struct llm_options o = LLM_OPTIONS_INIT;
-            struct llm_client *c;
-            struct llm_event e;
-            o.cq_entries = 64, o.max_inflight = 32, o.spin_us = i % 2 ? 0 : 20;
-            if (llm_connect(&c, engine.instance, &o) < 0)
-                _exit(1);
-            for (unsigned sent = 0, tokens = 0, finals = 0; finals < 200;) {
-                struct llm_request r = LLM_REQUEST_INIT;
-                r.tokens = prompt, r.n_tokens = 5, r.max_tokens = 1 + sent % 30;
-                r.flags = LLM_SQE_IGNORE_EOS;
-                if (sent < 200 && !llm_submit(c, &r, NULL))
-                    sent++;
-                else if (next_event(c, &e, i / 2) != 1 || e.type == LLM_EVENT_ERROR)
-                    _exit(2);
-                else if (e.type == LLM_EVENT_TOKENS)
-                    tokens += e.n_tokens;
-                else if (++finals == 200 && tokens != 3000)
-                    _exit(3);
-            }
-            llm_close(c);
-            _exit(0);
-        }
-    for (int i = 0; i < CLIENTS; i++) {
+    for (int i = 0; i < n; i++)
+        if (!(pids[i] = fork()))
+            run_client(i, requests);
+    for (int i = 0; i < n; i++) {
         int status;
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
         assert_int_equal(status, 0);
     }
+}
+
+/* More requests than the engine knows at a time: they wait in the ring, in order, and all come. So
+ * few sleepers that each is woken by a call, and so many that one submission wakes them. */
+static void many_clients_at_once(void **state)
+{
+    (void)state;
+    run_clients(4, 200);
+    run_clients(CLIENTS_MOST, 100);
 }
 
 int main(void)
