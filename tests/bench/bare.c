@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../shm/order.h"
@@ -68,6 +69,7 @@ struct bare {
     _Alignas(64) uint8_t up[ENTRIES][128];
     _Alignas(64) uint8_t down[ENTRIES][64];
     int ours, theirs; /* sockets */
+    uint64_t woken_ns;
 };
 
 /* ---- in memory ---- */
@@ -138,6 +140,35 @@ static void trip_asleep(struct bare *b, uint32_t i)
     order_release(&b->there, i);
     wake(&b->there);
     sleep_until(&b->back, i);
+}
+
+static void echo_woken(struct bare *b)
+{
+    for (uint32_t i = 1;; i++) {
+        sleep_until(&b->there, i);
+        b->woken_ns = bench_now_ns();
+        order_release(&b->back, i); /* the time before; pairs with trip_swept */
+    }
+}
+
+static void read_all(const uint8_t *memory, size_t bytes)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < bytes; i += 64)
+        sum += memory[i];
+    __asm__ volatile("" ::"r"(sum));
+}
+
+static void trip_swept(struct bare *b, uint32_t i, double *call, double *back)
+{
+    uint64_t t0 = bench_now_ns();
+    order_release(&b->there, i);
+    wake(&b->there);
+    *call = (double)(bench_now_ns() - t0) * 1e-3;
+    do
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* by then it sleeps again */
+    while (order_acquire(&b->back) != i);
+    *back = (double)(b->woken_ns - t0) * 1e-3;
 }
 
 /* ---- sockets ---- */
@@ -243,6 +274,25 @@ static void connect_tcp(struct bare *b)
 
 /* ---- measuring ---- */
 
+/* A process of its own on the n-th CPU, or, with -1, on any. */
+static pid_t start(struct bare *b, int cpu, void (*echo)(struct bare *))
+{
+    pid_t child = fork();
+    if (child)
+        return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (cpu >= 0)
+        bare_pin(cpu);
+    echo(b);
+    _exit(1); /* none returns */
+}
+
+static void end(pid_t child)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
 static double p50(int trips, void (*prepare)(struct bare *), void (*echo)(struct bare *),
                   void (*trip)(struct bare *, uint32_t))
 {
@@ -253,12 +303,7 @@ static double p50(int trips, void (*prepare)(struct bare *), void (*echo)(struct
     b->ours = b->theirs = -1;
     if (prepare)
         prepare(b);
-    pid_t child = fork();
-    if (!child) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        bare_pin(1);
-        echo(b);
-    }
+    pid_t child = start(b, 1, echo);
     bare_pin(0);
     trips = trips < TRIPS_MAX ? trips : (int)TRIPS_MAX;
     for (int i = 1; i <= trips + WARM; i++) {
@@ -267,12 +312,46 @@ static double p50(int trips, void (*prepare)(struct bare *), void (*echo)(struct
         if (i > WARM)
             samples[i - WARM - 1] = (double)(bench_now_ns() - t0) * 1e-3;
     }
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
+    end(child);
     if (b->ours >= 0)
         close(b->ours), close(b->theirs);
     munmap(b, sizeof *b);
     return bench_median(samples, trips);
+}
+
+static void spin(struct bare *b)
+{
+    (void)b;
+    for (;;)
+        pause_cpu();
+}
+
+struct bare_wake bare_wake_swept(int trips, size_t bytes, unsigned busy)
+{
+    enum { BUSY_MAX = 64, TRIPS = 2000 };
+    static double call[TRIPS], back[TRIPS];
+    pid_t spinners[BUSY_MAX];
+    size_t whole = bytes + sizeof(struct bare);
+    struct bare *b = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (b == MAP_FAILED)
+        give_up("mmap");
+    memset(b + 1, 1, bytes);
+    trips = trips < TRIPS ? trips : TRIPS;
+    busy = busy < BUSY_MAX ? busy : BUSY_MAX;
+    pid_t sleeper = start(b, -1, echo_woken);
+    for (unsigned i = 1; i < busy; i++)
+        spinners[i] = start(b, (int)i, spin);
+    bare_pin(0);
+    for (int i = 0; i < trips; i++) {
+        read_all((const uint8_t *)(b + 1), bytes);
+        trip_swept(b, (uint32_t)i + 1, &call[i], &back[i]);
+    }
+    bare_unpin();
+    for (unsigned i = 1; i < busy; i++)
+        end(spinners[i]);
+    end(sleeper);
+    munmap(b, whole);
+    return (struct bare_wake){bench_median(call, trips), bench_median(back, trips)};
 }
 
 double bare_word(int trips)

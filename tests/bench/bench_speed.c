@@ -19,6 +19,7 @@
 
 #include "../../appliance/model/model.h"
 #include "alone.h"
+#include "bare.h"
 #include "charts.h"
 #include "latency.h"
 #include "others.h"
@@ -33,6 +34,7 @@ enum {
     STREAMS = 64,
     ROUNDS = 5,
     LATENCY_TURNS = 24,
+    WAKES = 500,
     ALONE_LEN = 512,
     KV_BLOCKS = 1024, /* room for all streams, and the context that the peer's server gets */
     CONTEXT = KV_BLOCKS * GPU_KV_BLOCK,
@@ -327,6 +329,9 @@ static void measure_latency(struct bench *b)
     struct alone *alone = alone_open(b->model, b->s.threads, ALONE_LEN);
     latency_measure(l, b->streams, b->engine.instance, alone, b->quick ? 3 : LATENCY_TURNS);
     alone_close(alone);
+    struct bare_wake wake = bare_wake_swept(WAKES, (size_t)b->s.work.bytes, b->s.threads);
+    l->wake_call = wake.call;
+    l->wake_back = wake.back;
     json_t *status = engine_status(&b->engine);
     const json_t *overhead = json_object_get(status, "step_overhead_us");
     l->overhead_p50 = quantile_of(overhead, "p50");

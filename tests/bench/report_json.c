@@ -77,6 +77,8 @@ static json_t *latency_json(const struct speed *s)
     set(o, "first_of_sleeping_engine_p50", l->asleep_first);
     set(o, "engine_between_steps_p50", l->overhead_p50);
     set(o, "engine_between_steps_p99", l->overhead_p99);
+    set(o, "bare_wake_call_p50", l->wake_call);
+    set(o, "bare_wake_until_it_runs_p50", l->wake_back);
     json_object_set_new(o, "gaps", json_integer(l->tokens));
     json_object_set_new(o, "firsts", json_integer(l->firsts));
     if (s->goals)

@@ -55,6 +55,7 @@ struct speed_latency {
     double first_minus_bare, first_minus_step;
     double asleep_first; /* p50: the same when the engine sleeps and its threads rest */
     double overhead_p50, overhead_p99; /* the engine's own part between two steps */
+    double wake_call, wake_back;       /* bare_wake_swept */
     int tokens, firsts;                /* how many of each were looked at */
 };
 
