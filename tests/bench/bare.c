@@ -283,11 +283,13 @@ static pid_t start(struct bare *b, int cpu, void (*echo)(struct bare *))
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (cpu >= 0)
         bare_pin(cpu);
+    else
+        bare_unpin();
     echo(b);
     _exit(1); /* none returns */
 }
 
-static void end(pid_t child)
+void bare_end(pid_t child)
 {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -312,7 +314,7 @@ static double p50(int trips, void (*prepare)(struct bare *), void (*echo)(struct
         if (i > WARM)
             samples[i - WARM - 1] = (double)(bench_now_ns() - t0) * 1e-3;
     }
-    end(child);
+    bare_end(child);
     if (b->ours >= 0)
         close(b->ours), close(b->theirs);
     munmap(b, sizeof *b);
@@ -324,6 +326,11 @@ static void spin(struct bare *b)
     (void)b;
     for (;;)
         pause_cpu();
+}
+
+pid_t bare_spin(int n)
+{
+    return start(NULL, n, spin);
 }
 
 struct bare_wake bare_wake_swept(int trips, size_t bytes, unsigned busy)
@@ -340,7 +347,7 @@ struct bare_wake bare_wake_swept(int trips, size_t bytes, unsigned busy)
     busy = busy < BUSY_MAX ? busy : BUSY_MAX;
     pid_t sleeper = start(b, -1, echo_woken);
     for (unsigned i = 1; i < busy; i++)
-        spinners[i] = start(b, (int)i, spin);
+        spinners[i] = bare_spin((int)i);
     bare_pin(0);
     for (int i = 0; i < trips; i++) {
         read_all((const uint8_t *)(b + 1), bytes);
@@ -348,8 +355,8 @@ struct bare_wake bare_wake_swept(int trips, size_t bytes, unsigned busy)
     }
     bare_unpin();
     for (unsigned i = 1; i < busy; i++)
-        end(spinners[i]);
-    end(sleeper);
+        bare_end(spinners[i]);
+    bare_end(sleeper);
     munmap(b, whole);
     return (struct bare_wake){bench_median(call, trips), bench_median(back, trips)};
 }

@@ -5,6 +5,7 @@
 #define LLMD_BENCH_BARE_H
 
 #include <stddef.h>
+#include <sys/types.h>
 
 double bare_word(int trips);  /* one word, both spin */
 double bare_ring(int trips);  /* a 128-byte entry there, a 64-byte one back, both spin */
@@ -20,6 +21,9 @@ struct bare_wake {
     double call, back;
 };
 struct bare_wake bare_wake_swept(int trips, size_t bytes, unsigned busy);
+
+pid_t bare_spin(int n);     /* a process that spins on the n-th CPU, or, with -1, on any */
+void bare_end(pid_t child); /* ends one */
 
 int bare_cpu(int n);   /* the n-th CPU that this process was started with, or -1 */
 void bare_pin(int n);  /* the calling thread to it, where there is one */

@@ -3,13 +3,9 @@
  *
  *   bench_contention MODEL [THREADS [ROWS [SECONDS]]]
  */
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../appliance/model/model.h"
@@ -67,26 +63,11 @@ static double run(struct bench *b, const char *what, double seconds)
     return mean;
 }
 
-static pid_t busy_on(int cpu)
-{
-    pid_t child = fork();
-    if (child)
-        return child;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (cpu >= 0)
-        bare_pin(cpu);
-    else
-        bare_unpin();
-    for (volatile unsigned n = 0;; n++)
-        ;
-}
-
 static void run_beside(struct bench *b, const char *what, int cpu)
 {
-    pid_t child = busy_on(cpu);
+    pid_t child = bare_spin(cpu);
     run(b, what, b->seconds);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
+    bare_end(child);
 }
 
 static void open_bench(struct bench *b, const struct model *m, uint32_t threads,
