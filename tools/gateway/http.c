@@ -15,6 +15,14 @@ const char *exchange_header(const struct exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
+bool exchange_draining(struct exchange *x)
+{
+    if (!x->looked)
+        x->draining = atomic_load(&x->gateway->draining);
+    x->looked = true;
+    return x->draining;
+}
+
 /* ---- answers ---- */
 
 static void add_header(struct MHD_Response *r, const char *name, const char *value)
@@ -24,7 +32,7 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
 }
 
 /* What every answer says. */
-static void add_headers(const struct exchange *x, struct MHD_Response *r)
+static void add_headers(struct exchange *x, struct MHD_Response *r)
 {
     char text[160];
     if (x->call) {
@@ -38,13 +46,13 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r)
         add_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (x->problem.status == 405)
         add_header(r, MHD_HTTP_HEADER_ALLOW, x->problem.param);
-    if (x->misframed || atomic_load(&x->gateway->draining)) /* to who keeps asking: ask another */
+    if (x->misframed || exchange_draining(x)) /* to who keeps asking: ask another */
         add_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     add_header(r, "X-Content-Type-Options", "nosniff");
     add_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
 }
 
-static enum MHD_Result queue(const struct exchange *x, int status, struct MHD_Response *r)
+static enum MHD_Result queue(struct exchange *x, int status, struct MHD_Response *r)
 {
     if (!r)
         return MHD_NO;
@@ -55,7 +63,7 @@ static enum MHD_Result queue(const struct exchange *x, int status, struct MHD_Re
 }
 
 /* Hands the bytes over. */
-static enum MHD_Result send_bytes(const struct exchange *x, int status, const char *type,
+static enum MHD_Result send_bytes(struct exchange *x, int status, const char *type,
                                   struct buffer *body)
 {
     if (body->failed) {

@@ -32,9 +32,10 @@ struct exchange {
     struct MHD_Connection *connection;
     struct connection *peer;
     const struct route *route;
-    const char *rest; /* of the path, behind a route's '*' */
-    bool begun, head; /* HEAD: the answer without its body */
-    bool misframed;   /* where it ends is not certain: nothing behind it is read */
+    const char *rest;      /* of the path, behind a route's '*' */
+    bool begun, head;      /* HEAD: the answer without its body */
+    bool misframed;        /* where it ends is not certain: nothing behind it is read */
+    bool looked, draining; /* exchange_draining() has been asked, and what it said */
     struct problem problem;
     struct buffer body;
     unsigned long long discarded; /* bytes of a body that nobody wants */
@@ -52,6 +53,9 @@ const struct route *route_find(const char *method, const char *path, const char 
 
 /* Value of a request's header, or NULL. */
 const char *exchange_header(const struct exchange *x, const char *name);
+
+/* Whether the gateway drains: looked at once, so that an answer about it and its headers agree. */
+bool exchange_draining(struct exchange *x);
 
 /* libmicrohttpd's callbacks; `context` is the gateway. */
 enum MHD_Result http_request(void *context, struct MHD_Connection *connection, const char *path,

@@ -76,7 +76,7 @@ static int judge(struct exchange *x, const char *what,
 {
     struct buffer *out = &x->reply.body;
     const char *bad = NULL, *bad_state = NULL;
-    bool draining = atomic_load(&x->gateway->draining);
+    bool draining = exchange_draining(x);
     buffer_text(out, "{\"status\":\"ok\",\"instances\":{");
     for (unsigned i = 0; i < x->gateway->n_instances; i++) {
         const char *name = instance_name(x->gateway->instances[i]);
