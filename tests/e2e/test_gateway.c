@@ -439,8 +439,12 @@ static void wrong_options_are_explained(void **state)
 {
     (void)state;
     static const char *const lines[][2] = {
-        {"--no-such-option", "see llm-gateway --help"},
-        {"--threads", "see llm-gateway --help"},
+        {"--no-such-option",
+         "llm-gateway: not understood: --no-such-option; see llm-gateway --help"},
+        {"-x", "llm-gateway: not understood: -x; see llm-gateway --help"},
+        {"--help=3", "llm-gateway: not understood: --help=3; see llm-gateway --help"},
+        {"--threads", "llm-gateway: --threads needs a value; see llm-gateway --help"},
+        {"--threads 0", "--threads \"0\" is no whole number from 1 to 64; see llm-gateway --help"},
         {"--instance a/b", "1 to 48 letters, digits, '.', '_' or '-', not starting with a dot"},
         {"--listen :65536", "ports up to 65535"}};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

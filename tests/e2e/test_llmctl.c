@@ -259,6 +259,7 @@ static void a_refused_stream_prints_nothing(void **state)
 }
 
 /* Every command: getopt's message, then where the options stand. */
+/* In one line, which names the help. */
 static void unknown_options(void **state)
 {
     (void)state;
@@ -267,9 +268,14 @@ static void unknown_options(void **state)
                                            "top",      "drain", "plan",     "serve"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char arguments[64], help[64];
-        snprintf(arguments, sizeof arguments, "%s --bogus", commands[i]);
-        snprintf(help, sizeof help, "see llmctl %s --help\n", commands[i]);
-        refuses(arguments, 2, help);
+        int status;
+        snprintf(arguments, sizeof arguments, "%s --bogus 2>&1", commands[i]);
+        snprintf(help, sizeof help, "; see llmctl %s --help\n", commands[i]);
+        char *out = ctl(&status, arguments);
+        assert_int_equal(status, 2);
+        assert_non_null(strstr(out, " --bogus; "));
+        assert_string_equal(strchr(out, '\n') - strlen(help) + 1, help);
+        free(out);
     }
     refuses("--bogus", 2, "see llmctl --help\n");
 }

@@ -8,6 +8,7 @@
 #include "llmctl_rig.h"
 
 #include <math.h>
+#include <unistd.h>
 
 static const char *model_f32(void)
 {
@@ -123,6 +124,22 @@ static void money(void **state)
     near(json_object_get(o, "cost"), "break_even_requests_per_s", 3.6 / (3600 * 450e-6));
     assert_true(json_is_null(json_object_get(json_object_get(o, "cost"), "per_million_tokens")));
     json_decref(o);
+}
+
+/* Nobody has measured anything: whose speed was asked for, and what to do. */
+static void without_an_engine(void **state)
+{
+    (void)state;
+    char arguments[1024];
+    snprintf(arguments, sizeof arguments, "-i t%d-none plan %s", (int)getpid(), model_f32());
+    char *out = ctl_text(0, arguments), said[200];
+    snprintf(said, sizeof said,
+             "not known: no engine \"t%d-none\" with this model: name one that has it with llmctl "
+             "-i, or pass --step-ms and --row-us\n",
+             (int)getpid());
+    if (!strstr(out, said))
+        fail_msg("%s", out);
+    free(out);
 }
 
 static void for_people(void **state)
@@ -255,6 +272,7 @@ int main(void)
         cmocka_unit_test(more_than_it_serves),
         cmocka_unit_test(money),
         cmocka_unit_test(for_people),
+        cmocka_unit_test(without_an_engine),
         cmocka_unit_test(what_does_not_fit),
         cmocka_unit_test(as_an_engine),
         cmocka_unit_test(the_default_pool),

@@ -85,8 +85,10 @@ static int read_number(struct options *o, const struct number *n, const char *te
     errno = 0;
     unsigned long v = strtoul(text, &end, 10);
     if (end == text || *end || errno || text[0] == '-' || v < n->min || v > n->max) {
-        fprintf(stderr, "llm-gateway: --%s \"%s\" is no whole number from %u to %u\n", n->name,
-                text, n->min, n->max);
+        fprintf(
+            stderr,
+            "llm-gateway: --%s \"%s\" is no whole number from %u to %u; see llm-gateway --help\n",
+            n->name, text, n->min, n->max);
         return 2;
     }
     *field(o, n) = (uint32_t)v;
@@ -155,8 +157,7 @@ static int read_option(struct options *o, int option, const char *value)
     }
     if (option >= FIRST_NUMBER)
         return read_number(o, &numbers[option - FIRST_NUMBER], value);
-    fputs("see llm-gateway --help\n", stderr); /* getopt_long has said the rest */
-    return 2;
+    return option == ':' ? wrong(value, " needs a value") : wrong("not understood: ", value);
 }
 
 static int complete(struct options *o)
@@ -184,8 +185,9 @@ int options_read(struct options *o, int argc, char **argv)
             (struct option){numbers[i].name, required_argument, NULL, FIRST_NUMBER + (int)i};
         *field(o, &numbers[i]) = numbers[i].standard;
     }
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        int rc = read_option(o, c, optarg);
+    opterr = 0; /* what is wrong is said here */
+    for (int c; (c = getopt_long(argc, argv, ":", options, NULL)) != -1;) {
+        int rc = read_option(o, c, c == ':' || c == '?' ? argv[optind - 1] : optarg);
         if (rc)
             return rc;
     }

@@ -73,7 +73,7 @@ static int parse(int argc, char **argv, bool chat, struct dialog_options *o, con
             help(chat);
             return -1;
         case '?':
-            return ctl_bad_option();
+            return 2;
         default:
             o->length_given |= c == 'n' || c == CTL_MAX_TOKENS;
             rc = ctl_set_request_option(c, optarg, &o->request, &o->spin_us);

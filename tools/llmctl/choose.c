@@ -109,7 +109,7 @@ static int take_option(int c, struct choose_options *o)
     case O_JSON:
         return 0;
     case '?':
-        return ctl_bad_option();
+        return 2;
     }
     return ctl_set_request_option(c, optarg, &o->request, &o->spin_us);
 }

@@ -156,7 +156,7 @@ int cmd_drain(int argc, char **argv)
                  "  --quiet               no progress");
             return 0;
         default:
-            return ctl_bad_option();
+            return 2;
         }
     if (rc)
         return rc;

@@ -188,7 +188,7 @@ int generate_options_parse(int argc, char **argv, uint32_t op, struct generate_o
             *help_shown = true;
             return 0;
         case '?':
-            return ctl_bad_option();
+            return 2;
         default:
             rc = ctl_set_request_option(c, optarg, &o->request, &o->spin_us);
             rc = rc ? rc : ctl_set_sampling_option(c, optarg, &o->sampling, &o->request);

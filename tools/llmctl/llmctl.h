@@ -34,8 +34,6 @@ int cmd_serve(int argc, char **argv);
 __attribute__((format(printf, 1, 2))) int ctl_error(const char *format, ...);
 /* The same for usage errors: returns 2 and names the help. */
 __attribute__((format(printf, 1, 2))) int ctl_usage(const char *format, ...);
-/* After getopt's own message: names the help, returns 2. */
-int ctl_bad_option(void);
 /* 0, or a usage error: that `option` has no instance's name. */
 int ctl_check_instance(const char *option, const char *name);
 
@@ -83,7 +81,8 @@ int32_t prompt_first_token(const struct llm_tokenizer *t);
 /* ---- command lines (getopt.c) ---- */
 
 struct option;
-/* As getopt_long(3); `shorts` begins with ':' (or "+:"). '?' comes after a message. */
+/* As getopt_long(3); `shorts` begins with ':' (or "+:"). '?' comes after a message with the help's name:
+ * the status is 2. */
 int ctl_getopt(int argc, char **argv, const char *shorts, const struct option *options);
 
 /* ---- jobs (job.c): requests and what came of them ---- */

@@ -68,12 +68,6 @@ int ctl_usage(const char *format, ...)
     return 2;
 }
 
-int ctl_bad_option(void)
-{
-    fprintf(stderr, "see %s --help\n", program);
-    return 2;
-}
-
 int ctl_check_instance(const char *option, const char *name)
 {
     if (llm_instance_ok(name))
@@ -128,7 +122,7 @@ int main(int argc, char **argv)
             puts("llmctl " LLMD_VERSION);
             return 0;
         default:
-            return ctl_bad_option();
+            return 2;
         }
     if (optind == argc) {
         help(stderr);

@@ -189,7 +189,7 @@ static int take_option(int c, struct plan_options *o)
         o->json = true;
         return 0;
     }
-    return ctl_bad_option();
+    return 2;
 }
 
 static int check(const struct plan_options *o)
@@ -326,18 +326,20 @@ static void find_speed(struct plan *p)
         return;
     }
     struct board_view *v = board_view_create();
-    const char *why = "no engine of this model runs here: pass --step-ms and --row-us";
-    if (v && !board_view_read_quiet(v) && same_model(&v->board, p->model)) {
-        why = "the engine has computed too little: let it read some prompts";
-        if (speed_of_board(p, v))
-            why = NULL;
-    }
-    if (!why && v)
+    bool serves = v && !board_view_read_quiet(v) && same_model(&v->board, p->model);
+    if (serves && speed_of_board(p, v))
         snprintf(p->speed_from, sizeof p->speed_from, "%llu steps of the engine \"%.48s\" (%.31s)",
                  (unsigned long long)order_read64(&v->board.steps), ctl_instance,
                  v->board.numerics);
+    else if (serves)
+        snprintf(p->speed_from, sizeof p->speed_from,
+                 "the engine \"%.48s\" has computed too little: let it read some prompts",
+                 ctl_instance);
     else
-        snprintf(p->speed_from, sizeof p->speed_from, "%s", why ? why : "");
+        snprintf(p->speed_from, sizeof p->speed_from,
+                 "no engine \"%.48s\" with this model: name one that has it with llmctl -i, or "
+                 "pass --step-ms and --row-us",
+                 ctl_instance);
     free(v);
 }
 

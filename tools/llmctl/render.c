@@ -55,7 +55,7 @@ int cmd_render(int argc, char **argv)
                  "variables.");
             return 0;
         default:
-            return ctl_bad_option();
+            return 2;
         }
     if (!template_file || !input_file || optind < argc)
         return ctl_usage("render needs --template FILE and --input FILE, nothing else");

@@ -124,7 +124,7 @@ static int take_option(int c, struct session_options *o)
         o->json = true;
         return 0;
     }
-    return ctl_bad_option();
+    return 2;
 }
 
 /* What stands behind the verb, in its order. */

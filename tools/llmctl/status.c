@@ -234,7 +234,7 @@ int cmd_status(int argc, char **argv)
             puts("usage: llmctl [-i INSTANCE] status [--json]");
             return 0;
         default:
-            return ctl_bad_option();
+            return 2;
         }
     if (optind < argc)
         return ctl_usage("unexpected \"%.40s\"", argv[optind]);

@@ -97,7 +97,7 @@ static int parse(int argc, char **argv, bool to_tokens, struct text_options *o)
             help(to_tokens);
             return -1;
         default:
-            return ctl_bad_option();
+            return 2;
         }
     if (to_tokens && optind < argc)
         o->text = argv[optind++];

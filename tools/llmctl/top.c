@@ -174,7 +174,7 @@ int cmd_top(int argc, char **argv)
                  "  --interval SECONDS    how often it looks, 0.1 to 3600 (1)");
             return 0;
         default:
-            return ctl_bad_option();
+            return 2;
         }
     if (rc)
         return rc;
