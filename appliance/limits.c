@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,11 +58,13 @@ int limits_descriptors(uint32_t max_clients, struct fail *f)
     if (have >= need)
         return 0;
     uint64_t fits = have > rest ? (have - rest) / OF_A_CLIENT : 0;
+    char or [64] = "";
+    if (fits)
+        snprintf(or, sizeof or, ", or pass --max-clients %llu or less", (unsigned long long)fits);
     return fail(f, -EMFILE,
                 "--max-clients %u needs %llu descriptors and this process may open %llu: raise the "
-                "limit (ulimit -n, LimitNOFILE=), or pass --max-clients %llu or less",
-                max_clients, (unsigned long long)need, (unsigned long long)have,
-                (unsigned long long)(fits ? fits : 1));
+                "limit (ulimit -n, LimitNOFILE=)%s",
+                max_clients, (unsigned long long)need, (unsigned long long)have, or);
 }
 
 /* ---- locked memory ---- */

@@ -34,16 +34,19 @@ static int map_memory(struct sequence_table *t, struct fail *f)
     t->stride = (t->stride + STRIDE_ALIGN - 1) & ~(uint64_t)(STRIDE_ALIGN - 1);
     uint64_t bytes;
     if (__builtin_mul_overflow(t->stride, t->max_requests, &bytes) || bytes > SIZE_MAX / 2)
-        return fail(f, -EINVAL,
-                    "%u requests of %u tokens are more than the address space holds: lower one",
-                    t->max_requests, t->max_len);
+        return fail(
+            f, -EINVAL,
+            "%u requests of %u tokens are more than the address space holds: lower --max-requests "
+            "or --max-model-len",
+            t->max_requests, t->max_len);
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
-        return fail(
-            f, -ENOMEM,
-            "cannot map %llu bytes for the histories of %u requests of %u tokens: lower one",
-            (unsigned long long)bytes, t->max_requests, t->max_len);
+        return fail(f, -ENOMEM,
+                    "cannot map %llu bytes for the histories of %u requests of %u tokens: lower "
+                    "--max-requests "
+                    "or --max-model-len",
+                    (unsigned long long)bytes, t->max_requests, t->max_len);
     t->memory = at;
     madvise(at, bytes, MADV_NOHUGEPAGE); /* a short history shall not take 2 MiB; may fail */
     return 0;
@@ -72,7 +75,9 @@ static int map_slots(struct sequence_table *t, struct fail *f)
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (t->slots_memory == MAP_FAILED) {
         t->slots_memory = NULL;
-        return fail(f, -ENOMEM, "no memory for %u requests of %u tokens: lower one",
+        return fail(f, -ENOMEM,
+                    "no memory for %u requests of %u tokens: lower --max-requests "
+                    "or --max-model-len",
                     t->max_requests, t->max_len);
     }
     uintptr_t at = ((uintptr_t)t->slots_memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);

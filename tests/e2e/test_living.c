@@ -72,6 +72,9 @@ static void too_few_descriptors(void **state)
     refuses("ulimit -n 60;", with_tiny(""), 1,
             "--max-clients 64 needs 240 descriptors and this process may open 60: raise the limit "
             "(ulimit -n, LimitNOFILE=), or pass --max-clients 4 or less");
+    refuses("ulimit -n 12;", with_tiny("--max-clients 1"), 1,
+            "--max-clients 1 needs 51 descriptors and this process may open 12: raise the limit "
+            "(ulimit -n, LimitNOFILE=)\n");
 }
 
 /* Where root runs the tests, it runs the engine without the right to lock what it likes. */
