@@ -95,11 +95,10 @@ int main(int argc, char **argv)
     static struct bench b;
     struct fail f = {0};
     struct model *m;
-    if (argc < 2 || model_open(&m, argv[1], &f) < 0) {
-        fprintf(stderr, "bench: %s\n",
-                argc < 2 ? "bench_contention MODEL [THREADS [ROWS [SECONDS]]]" : f.text);
-        return 1;
-    }
+    if (argc < 2 || *argv[1] == '-')
+        bench_die("usage: bench_contention MODEL [THREADS [ROWS [SECONDS]]]");
+    if (model_open(&m, argv[1], &f) < 0)
+        bench_die("%s", f.text);
     struct gpu_source source = model_source(m);
     int last = 0;
     while (bare_cpu(last + 1) >= 0) /* asked before anything is pinned */

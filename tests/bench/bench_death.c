@@ -41,7 +41,7 @@ static void one_kill(const char *model, int round)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2)
+    if (argc != 2 || *argv[1] == '-')
         return fprintf(stderr, "usage: bench_death MODEL\n"), 1;
     for (int round = 0; round < KILLS; round++)
         one_kill(argv[1], round);

@@ -214,7 +214,7 @@ static void print_line(const char *name, struct figures *f)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
+    if (argc < 2 || *argv[1] == '-')
         bench_die("usage: bench_gateway MODEL [LLAMA_SERVER]");
     static const unsigned counts[] = {1, 8, 16};
     static struct figures rings, gateway, peer;

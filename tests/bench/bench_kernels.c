@@ -497,6 +497,7 @@ int main(int argc, char **argv)
     enum { PARTS = sizeof parts / sizeof *parts };
     bool wanted[PARTS] = {0}, any = false;
     int opt;
+    opterr = 0;
     while ((opt = getopt(argc, argv, "2t:")) != -1)
         if (opt == '2')
             only_avx2 = true;

@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     static const struct {
         uint32_t n, steps;
     } cases[] = {{1, 1000}, {64, 1000}, {256, 250}};
-    if (argc < 2)
+    if (argc < 2 || *argv[1] == '-')
         die("usage: bench_overhead MODEL [SEQUENCES STEPS]");
     printf("the engine's own part of a step (one thread, the client on another CPU)\n");
     if (argc > 3) {

@@ -407,7 +407,7 @@ static void print_small_pool(const char *model, int seconds)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
+    if (argc < 2 || *argv[1] == '-')
         die("usage: bench_promises MODEL [SECONDS | flood [MS]]");
     struct rnd r = {1};
     if (argc > 2 && !strcmp(argv[2], "flood"))

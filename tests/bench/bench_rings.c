@@ -119,7 +119,7 @@ static void both_sleep(const char *model)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2)
+    if (argc != 2 || *argv[1] == '-')
         die("usage: bench_rings MODEL");
     both_spin(argv[1]);
     both_sleep(argv[1]);

@@ -107,6 +107,7 @@ static void parse(struct bench *b, int argc, char **argv)
                                             {"only", required_argument, NULL, 'y'},
                                             {NULL, 0, NULL, 0}};
     int rounds = 0;
+    opterr = 0;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == 'p')
             b->peer.folder = optarg;
