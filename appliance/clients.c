@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,8 @@ enum { SWEEP_MAX = 64, SWEEP_BYTES = 256 << 10 };
 /* Of segments, at once when a client comes, and when it goes: what a client has that asks for
  * nothing special. */
 enum { ADMIT_BYTES = 512 << 10, FREE_BYTES = 2 << 20 };
+
+enum { TELL_MOST = 64 };
 
 static const char *const up_name = "llmd-up", *const down_name = "llmd-down";
 
@@ -651,11 +652,12 @@ void clients_leave(struct clients *cs, uint32_t slot)
     STATS_SET(cs->stats, clients, cs->n_live);
 }
 
-/* Into the rings, for who looks at nothing else, and to who sleeps on them. */
+/* Into the rings, for who looks at nothing else, and to who sleeps on them. Not to a crowd without
+ * end, at everybody's cost: the library sleeps there for SLICE_NS at most and looks again. */
 static void tell_end(struct client *c, int code, const char *why)
 {
     ring_evict(&c->ring, code, why);
-    syscall(SYS_futex, &c->ring.down->cq_tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &c->ring.down->cq_tail, FUTEX_WAKE, TELL_MOST, NULL, NULL, 0);
 }
 
 void clients_orphan(struct clients *cs, uint32_t slot)

@@ -1,7 +1,8 @@
 /* test_clients_wakes.c - a client that wakes the engine for nothing is not listened to until the
  * next tick; one whose wakes bring something always is, however many. And what stands behind the
- * entries of one sweep is bounded.
+ * entries of one sweep is bounded; so is how many the engine wakes when it evicts.
  */
+#include "../../appliance/waiter.h"
 #include "clients_rig.h"
 
 static const struct client *slot_of(const struct peer *p)
@@ -116,10 +117,42 @@ static void a_sweep_copies_so_much_and_no_more(void **state)
     part(&other);
 }
 
+/* Waits of the kernel's, as many as a client likes: they cost it no thread. */
+static void an_eviction_wakes_no_crowd(void **state)
+{
+    (void)state;
+    enum { CROWD = 500, FEW = 64 };
+    struct fail f = {0};
+    struct waiter *w;
+    uint64_t tag;
+    int result;
+    unsigned woken = 0;
+    if (waiter_open(&w, WAITER_URING, CROWD, NULL, &f))
+        skip();
+    struct peer p = join();
+    for (uint64_t i = 0; i < CROWD; i++)
+        w->ops->futex(w, &p.down->cq_tail, 0, i);
+    w->ops->flush(w);
+    clients_evict(&rig.clients, p.slot, LLM_EPROTO, "it is in the way");
+    for (uint64_t i = 0; i < CROWD; i++)
+        w->ops->cancel(w, i);
+    for (unsigned n = 0; n < CROWD;)
+        if (w->ops->next(w, test_now_ns(), &tag, &result)) {
+            woken += result == 0;
+            n++;
+        } else
+            w->ops->wait(w, 1000000000u);
+    assert_in_range(woken, 1, FEW);
+    waiter_close(w);
+    let_leave(p.slot);
+    part(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {SCENARIO(wakes_in_vain_end), SCENARIO(a_successor_is_heard),
                                        SCENARIO(wakes_with_something_behind_them_are_heard),
-                                       SCENARIO(a_sweep_copies_so_much_and_no_more)};
+                                       SCENARIO(a_sweep_copies_so_much_and_no_more),
+                                       SCENARIO(an_eviction_wakes_no_crowd)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
