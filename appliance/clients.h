@@ -69,6 +69,8 @@ struct client {
     bool has_pending;
     int socket, process; /* process: pidfd, or -1 */
     int bell;            /* our end: written to, never read */
+    bool bell_slow;      /* many have listened there: rung in its time */
+    bool bell_owed;      /* and it is to be rung */
     struct ring_engine ring;
     struct llm_sqe pending; /* taken, waiting for the core to have room */
     uint64_t arrival_ns;    /* when pending was taken */

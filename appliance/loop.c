@@ -21,8 +21,15 @@ enum event {
 #define GRACE_NS      20000000ull /* a wake that is on its way arrives within it */
 #define DELIVER_NS    2000000000ull
 #define DRAIN_TICK_NS 10000000ull
+#define BELL_SLOW_NS  100000ull /* a cold one takes 40 us */
 
-enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4, ACCEPTS_A_ROUND = 4, DOOR_SHARE = 16 };
+enum {
+    STEP_FAILURES_MAX = 3,
+    WAITS_A_CLIENT = 4,
+    ACCEPTS_A_ROUND = 4,
+    DOOR_SHARE = 16,
+    BELLS_SHARE = 16
+};
 
 struct loop {
     struct loop_config c;
@@ -32,15 +39,23 @@ struct loop {
     unsigned step_failures;
     int wait_failure; /* the kernel refuses to let us wait */
     uint64_t now_ns, last_work_ns, last_tick_ns, tick_ns;
-    uint64_t door_ns; /* under load the door opens again then */
-    bool knocks_wait; /* some spoke meanwhile */
+    uint64_t door_ns;  /* under load the door opens again then */
+    bool knocks_wait;  /* some spoke meanwhile */
+    uint64_t bells_ns; /* slow bells are rung again then */
+    bool bells_owed;   /* some wait for it */
+    uint32_t bell_first;
 };
+
+static uint64_t clock_of(clockid_t which)
+{
+    struct timespec t;
+    clock_gettime(which, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 static uint64_t clock_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return clock_of(CLOCK_MONOTONIC);
 }
 
 static uint64_t tag(unsigned event, uint32_t slot, uint32_t generation)
@@ -287,13 +302,61 @@ static void take_events(struct loop *l)
         on_event(l, what, result);
 }
 
-static void wake_client(struct loop *l, const struct client *c, bool few)
+/* ---- wakes ---- */
+
+static bool slow_bells_may_ring(const struct loop *l)
 {
-    bool at_bell = c->wait == LLM_WAIT_BELL;
-    if (at_bell && few)
-        waiter_bell(c->bell);
-    else if (at_bell)
-        l->w->ops->bell(l->w, c->bell);
+    return l->now_ns >= l->bells_ns;
+}
+
+/* The call wakes all who listen at the other end, and how many these are is up to the client. Not
+ * the clock on the wall: the one who is woken may run first. */
+static void ring_bell(struct loop *l, struct client *c)
+{
+    uint64_t start_ns = clock_of(CLOCK_THREAD_CPUTIME_ID);
+    waiter_bell(c->bell);
+    uint64_t took_ns = clock_of(CLOCK_THREAD_CPUTIME_ID) - start_ns;
+    if (took_ns <= BELL_SLOW_NS)
+        return;
+    c->bell_slow = true;
+    l->bells_ns = clock_ns() + took_ns * (BELLS_SHARE - 1);
+}
+
+/* Those that have been slow once have a sixteenth of the time, all together and in turn. One that was
+ * so by chance waits only while another is. */
+static void ring_owed(struct loop *l)
+{
+    const struct clients *cs = l->c.clients;
+    if (!l->bells_owed || !slow_bells_may_ring(l))
+        return;
+    l->bells_owed = false;
+    for (uint32_t i = 0, first = l->bell_first; i < cs->high; i++) {
+        uint32_t slot = (first + i) % cs->high;
+        struct client *c = &cs->slots[slot];
+        if (!c->bell_owed || c->state != CLIENT_LIVE)
+            continue;
+        l->bells_owed = !slow_bells_may_ring(l);
+        if (l->bells_owed)
+            return;
+        c->bell_owed = false;
+        l->bell_first = slot + 1;
+        if (ring_wants_wake(&c->ring) == LLM_WAIT_BELL)
+            ring_bell(l, c);
+    }
+}
+
+static void wake_at_bell(struct loop *l, struct client *c)
+{
+    if (c->bell_slow)
+        c->bell_owed = l->bells_owed = true;
+    else
+        ring_bell(l, c);
+}
+
+static void wake_client(struct loop *l, struct client *c, bool few)
+{
+    if (c->wait == LLM_WAIT_BELL)
+        wake_at_bell(l, c);
     else if (few)
         waiter_wake(&c->ring.down->cq_tail);
     else
@@ -306,6 +369,7 @@ static void publish_and_wake(struct loop *l)
     clients_publish(cs);
     for (uint32_t i = 0; i < cs->n_wake; i++)
         wake_client(l, &cs->slots[cs->wake[i]], cs->n_wake <= WAITER_FEW);
+    ring_owed(l);
     while (cs->n_leaving)
         let_go(l, cs->leaving[--cs->n_leaving]);
     arm_door(l);
@@ -385,12 +449,19 @@ static void sleep_armed(struct loop *l, uint64_t timeout_ns)
         STATS_ADD(l->c.stats, backstop_rescues, 1);
 }
 
+/* A bell that is owed is rung in its time. */
+static uint64_t until_bells(const struct loop *l, uint64_t timeout_ns)
+{
+    uint64_t now_ns = clock_ns(), left_ns = l->bells_ns > now_ns ? l->bells_ns - now_ns : 0;
+    return l->bells_owed && left_ns < timeout_ns ? left_ns : timeout_ns;
+}
+
 static void nap(struct loop *l, uint64_t timeout_ns)
 {
     l->c.ops->rest(l->c.gpu);
     ring_arm_all(l->c.pulse);
     if (!clients_arm(l->c.clients) && !l->w->ops->pending(l->w))
-        sleep_armed(l, timeout_ns);
+        sleep_armed(l, until_bells(l, timeout_ns));
     clients_disarm(l->c.clients);
     ring_disarm_all(l->c.pulse);
     l->now_ns = clock_ns();

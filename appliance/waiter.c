@@ -43,6 +43,7 @@ void waiter_wake(const order_u32 *word)
 
 void waiter_bell(int fd)
 {
+    /* the flags are the call's own: what the client does to its end cannot make this wait */
     send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

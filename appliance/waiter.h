@@ -46,9 +46,8 @@ struct waiter_ops {
     bool (*futex)(struct waiter *w, const order_u32 *word, uint32_t last, uint64_t tag);
     /* Ends the wait of that tag; its completion still comes. */
     void (*cancel)(struct waiter *w, uint64_t tag);
-    /* As waiter_wake and waiter_bell; io_uring does them all in the next flush. */
+    /* As waiter_wake; io_uring does them all in the next flush. */
     void (*wake)(struct waiter *w, const order_u32 *word);
-    void (*bell)(struct waiter *w, int fd);
 
     /* Hands over what was asked so far. No system call where nothing was. */
     void (*flush)(struct waiter *w);
@@ -81,7 +80,8 @@ void waiter_close(struct waiter *w); /* NULL is allowed; no wait is left in the 
 enum { WAITER_FEW = 8 };
 /* Wakes one waiter of the word. */
 void waiter_wake(const order_u32 *word);
-/* Sends a byte through a client's bell; a full one rings anyway. Never blocks. */
+/* Sends a byte through a client's bell; a full one rings anyway. Never blocks, but takes as long as
+ * there are who listen: a call each however many ring, so that the caller can see which one it was. */
 void waiter_bell(int fd);
 
 int waiter_uring_open(struct waiter **out, uint32_t max_waits, struct fail *f);

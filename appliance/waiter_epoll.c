@@ -114,12 +114,6 @@ static void epoll_wake(struct waiter *w, const order_u32 *word)
     waiter_wake(word);
 }
 
-static void epoll_bell(struct waiter *w, int fd)
-{
-    (void)w;
-    waiter_bell(fd);
-}
-
 static void epoll_flush(struct waiter *w)
 {
     (void)w;
@@ -223,7 +217,6 @@ static const struct waiter_ops epoll_ops = {.name = "epoll",
                                             .futex = epoll_futex,
                                             .cancel = epoll_cancel,
                                             .wake = epoll_wake,
-                                            .bell = epoll_bell,
                                             .flush = epoll_flush,
                                             .next = epoll_next,
                                             .pending = epoll_pending,

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 enum { OP_FUTEX_WAIT = 51, OP_FUTEX_WAKE = 52, FUTEX_SIZE_U32 = 2 };
 
@@ -74,15 +73,6 @@ static void uring_wake(struct waiter *w, const order_u32 *word)
     struct io_uring_sqe *e = next_entry(uring(w));
     futex_entry(e, OP_FUTEX_WAKE, word, 1, NOBODY);
     e->flags = IOSQE_CQE_SKIP_SUCCESS;
-}
-
-/* The flags are the request's own: what the client does to its end cannot make this wait. */
-static void uring_bell(struct waiter *w, int fd)
-{
-    struct io_uring_sqe *e = next_entry(uring(w));
-    io_uring_prep_send(e, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    e->flags = IOSQE_CQE_SKIP_SUCCESS;
-    e->user_data = NOBODY;
 }
 
 static void uring_cancel(struct waiter *w, uint64_t tag)
@@ -145,7 +135,6 @@ static const struct waiter_ops uring_ops = {.name = "io_uring",
                                             .futex = uring_futex,
                                             .cancel = uring_cancel,
                                             .wake = uring_wake,
-                                            .bell = uring_bell,
                                             .flush = uring_flush,
                                             .next = uring_next,
                                             .pending = uring_pending,
