@@ -645,7 +645,6 @@ void clients_leave(struct clients *cs, uint32_t slot)
     struct client *c = &cs->slots[slot];
     assert(c->state == CLIENT_LIVE);
     engine_drop_client(cs->engine, slot);
-    shutdown(c->socket, SHUT_RDWR); /* the other side sees its end now, not when the poll is gone */
     c->state = CLIENT_LEAVING;
     cs->n_live--;
     cs->leaving[cs->n_leaving++] = slot;

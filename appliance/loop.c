@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "signals.h"
@@ -21,7 +22,8 @@ enum event {
 #define GRACE_NS      20000000ull /* a wake that is on its way arrives within it */
 #define DELIVER_NS    2000000000ull
 #define DRAIN_TICK_NS 10000000ull
-#define BELL_SLOW_NS  100000ull /* a cold one takes 40 us */
+#define DOOR_SHUT_NS  2000000000ull
+#define CROWD_NS      100000ull /* waking a few takes less: one that is cold 40 us */
 
 enum {
     STEP_FAILURES_MAX = 3,
@@ -56,6 +58,12 @@ static uint64_t clock_of(clockid_t which)
 static uint64_t clock_ns(void)
 {
     return clock_of(CLOCK_MONOTONIC);
+}
+
+/* Not the clock on the wall: the one who is woken may run first. */
+static uint64_t cpu_ns(void)
+{
+    return clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static uint64_t tag(unsigned event, uint32_t slot, uint32_t generation)
@@ -104,17 +112,58 @@ static void arm_client_futexes(struct loop *l, uint32_t slot)
         arm_futex(l, slot, CLIENT_WAIT_DRAIN, &c->ring.up->cq_head, c->ring.cq_head);
 }
 
+static void shut_door(struct loop *l, uint64_t until_ns)
+{
+    l->door_ns = until_ns > l->door_ns ? until_ns : l->door_ns;
+}
+
+/* The end of a socket wakes all who poll the other one, and how many these are is up to the client.
+ * Whoever goes has come: what a crowd took keeps the door shut, and adds up; not for so long that
+ * who knocks gives up. */
+static void charge_end(struct loop *l, uint64_t start_cpu_ns)
+{
+    uint64_t took_ns = cpu_ns() - start_cpu_ns, now_ns = clock_ns();
+    if (took_ns <= CROWD_NS)
+        return;
+    uint64_t from_ns = l->door_ns > now_ns ? l->door_ns : now_ns;
+    uint64_t until_ns = from_ns + took_ns * (DOOR_SHARE - 1), most_ns = now_ns + DOOR_SHUT_NS;
+    shut_door(l, until_ns < most_ns ? until_ns : most_ns);
+}
+
+static void free_client(struct loop *l, uint32_t slot)
+{
+    uint64_t start_ns = cpu_ns();
+    clients_free(l->c.clients, slot);
+    charge_end(l, start_ns);
+}
+
+static void shut_knock(struct loop *l, uint32_t i)
+{
+    uint64_t start_ns = cpu_ns();
+    control_shut(l->c.server, i);
+    charge_end(l, start_ns);
+}
+
+/* The other side sees its end now, not when the poll is gone. */
+static void shut_client(struct loop *l, const struct client *c)
+{
+    uint64_t start_ns = cpu_ns();
+    shutdown(c->socket, SHUT_RDWR);
+    charge_end(l, start_ns);
+}
+
 /* LEAVING -> DRAINING: the slot is free once the kernel has let go of everything. */
 static void let_go(struct loop *l, uint32_t slot)
 {
     struct client *c = &l->c.clients->slots[slot];
     assert(c->state == CLIENT_LEAVING);
     c->state = CLIENT_DRAINING;
+    shut_client(l, c);
     for (unsigned wait = CLIENT_WAIT_SOCKET; wait <= CLIENT_WAIT_DRAIN; wait <<= 1)
         if (c->armed & wait)
             l->w->ops->cancel(l->w, client_tag(l, slot, wait));
     if (!c->armed)
-        clients_free(l->c.clients, slot);
+        free_client(l, slot);
 }
 
 static void on_client(struct loop *l, uint32_t slot, uint32_t generation, unsigned wait, int result)
@@ -127,7 +176,7 @@ static void on_client(struct loop *l, uint32_t slot, uint32_t generation, unsign
     c->armed &= ~wait;
     if (c->state != CLIENT_LIVE) { /* both the socket and the process tell of a death */
         if (c->state == CLIENT_DRAINING && !c->armed)
-            clients_free(cs, slot);
+            free_client(l, slot);
         return;
     }
     bool spoke =
@@ -153,7 +202,7 @@ static bool door_is_open(const struct loop *l)
 static void charge_door(struct loop *l, uint64_t start_ns)
 {
     l->now_ns = clock_ns();
-    l->door_ns = l->now_ns + (l->now_ns - start_ns) * (DOOR_SHARE - 1);
+    shut_door(l, l->now_ns + (l->now_ns - start_ns) * (DOOR_SHARE - 1));
 }
 
 static void arm_door(struct loop *l)
@@ -231,7 +280,10 @@ static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
     if (k->generation != generation || !k->armed)
         return;
     l->accept_later = false;
-    if (!control_polled(l->c.server, i))
+    uint64_t start_ns = cpu_ns();
+    bool open = control_polled(l->c.server, i); /* else it is closed */
+    charge_end(l, start_ns);
+    if (!open)
         return;
     k->waits = true;
     l->knocks_wait = true;
@@ -309,14 +361,13 @@ static bool slow_bells_may_ring(const struct loop *l)
     return l->now_ns >= l->bells_ns;
 }
 
-/* The call wakes all who listen at the other end, and how many these are is up to the client. Not
- * the clock on the wall: the one who is woken may run first. */
+/* The call wakes all who listen at the other end, and how many these are is up to the client. */
 static void ring_bell(struct loop *l, struct client *c)
 {
-    uint64_t start_ns = clock_of(CLOCK_THREAD_CPUTIME_ID);
+    uint64_t start_ns = cpu_ns();
     waiter_bell(c->bell);
-    uint64_t took_ns = clock_of(CLOCK_THREAD_CPUTIME_ID) - start_ns;
-    if (took_ns <= BELL_SLOW_NS)
+    uint64_t took_ns = cpu_ns() - start_ns;
+    if (took_ns <= CROWD_NS)
         return;
     c->bell_slow = true;
     l->bells_ns = clock_ns() + took_ns * (BELLS_SHARE - 1);
@@ -382,7 +433,7 @@ static void tick(struct loop *l)
     l->accept_later = false;
     int late;
     while ((late = control_overdue(l->c.server, l->now_ns)) >= 0)
-        control_shut(l->c.server, (uint32_t)late);
+        shut_knock(l, (uint32_t)late);
     clients_tick(l->c.clients);
     engine_tick(l->c.engine, l->now_ns);
     publish_and_wake(l); /* what it ended */
