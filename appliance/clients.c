@@ -8,8 +8,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
@@ -445,13 +446,6 @@ void clients_turn_away(struct clients *cs, const struct llm_reject *refusal)
 }
 
 /* ---- the way in ---- */
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Tokens are copied for what carries a prompt, and only up to what fits: the core refuses a longer
  * one by its stated length. */

@@ -5,17 +5,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "engine_parts.h"
 
 uint64_t engine_now(const struct engine *e)
 {
-    struct timespec t;
-    if (e->config.clock)
-        return e->config.clock(e->config.clock_context);
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return e->config.clock ? e->config.clock(e->config.clock_context) : clock_ns();
 }
 
 uint32_t engine_domain(const struct engine *e, uint32_t client)

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
+#include "bells.h"
+#include "clock.h"
 #include "signals.h"
 
 enum event {
@@ -24,15 +25,8 @@ enum event {
 #define DRAIN_TICK_NS 10000000ull
 #define DOOR_SHUT_NS  2000000000ull
 #define ROUND_MOST_NS 100000000ull
-#define CROWD_NS      100000ull /* waking a few takes less: one that is cold 40 us */
 
-enum {
-    STEP_FAILURES_MAX = 3,
-    WAITS_A_CLIENT = 4,
-    ACCEPTS_A_ROUND = 4,
-    DOOR_SHARE = 16,
-    BELLS_SHARE = 16
-};
+enum { STEP_FAILURES_MAX = 3, WAITS_A_CLIENT = 4, ACCEPTS_A_ROUND = 4, DOOR_SHARE = 16 };
 
 struct loop {
     struct loop_config c;
@@ -45,28 +39,8 @@ struct loop {
     uint64_t door_ns;  /* under load the door opens again then */
     uint64_t round_ns; /* length of the last round */
     bool knocks_wait;  /* some spoke meanwhile */
-    uint64_t bells_ns; /* slow bells are rung again then */
-    bool bells_owed;   /* some wait for it */
-    uint32_t bell_first;
+    struct bells bells;
 };
-
-static uint64_t clock_of(clockid_t which)
-{
-    struct timespec t;
-    clock_gettime(which, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static uint64_t clock_ns(void)
-{
-    return clock_of(CLOCK_MONOTONIC);
-}
-
-/* Not the clock on the wall: the one who is woken may run first. */
-static uint64_t cpu_ns(void)
-{
-    return clock_of(CLOCK_THREAD_CPUTIME_ID);
-}
 
 static uint64_t tag(unsigned event, uint32_t slot, uint32_t generation)
 {
@@ -124,8 +98,8 @@ static void shut_door(struct loop *l, uint64_t until_ns)
  * who knocks gives up. */
 static void charge_end(struct loop *l, uint64_t start_cpu_ns)
 {
-    uint64_t took_ns = cpu_ns() - start_cpu_ns, now_ns = clock_ns();
-    if (took_ns <= CROWD_NS)
+    uint64_t took_ns = clock_cpu_ns() - start_cpu_ns, now_ns = clock_ns();
+    if (took_ns <= BELLS_CROWD_NS)
         return;
     uint64_t from_ns = l->door_ns > now_ns ? l->door_ns : now_ns;
     uint64_t until_ns = from_ns + took_ns * (DOOR_SHARE - 1), most_ns = now_ns + DOOR_SHUT_NS;
@@ -134,14 +108,14 @@ static void charge_end(struct loop *l, uint64_t start_cpu_ns)
 
 static void free_client(struct loop *l, uint32_t slot)
 {
-    uint64_t start_ns = cpu_ns();
+    uint64_t start_ns = clock_cpu_ns();
     clients_free(l->c.clients, slot);
     charge_end(l, start_ns);
 }
 
 static void shut_knock(struct loop *l, uint32_t i)
 {
-    uint64_t start_ns = cpu_ns();
+    uint64_t start_ns = clock_cpu_ns();
     control_shut(l->c.server, i);
     charge_end(l, start_ns);
 }
@@ -149,7 +123,7 @@ static void shut_knock(struct loop *l, uint32_t i)
 /* The other side sees its end now, not when the poll is gone. */
 static void shut_client(struct loop *l, const struct client *c)
 {
-    uint64_t start_ns = cpu_ns();
+    uint64_t start_ns = clock_cpu_ns();
     shutdown(c->socket, SHUT_RDWR);
     charge_end(l, start_ns);
 }
@@ -205,7 +179,7 @@ static bool door_is_open(const struct loop *l)
  * knocks would wait for fifteen times as long. */
 static void charge_door(struct loop *l, uint64_t start_cpu_ns)
 {
-    uint64_t took_ns = cpu_ns() - start_cpu_ns;
+    uint64_t took_ns = clock_cpu_ns() - start_cpu_ns;
     l->now_ns = clock_ns();
     uint64_t from_ns = l->now_ns - l->round_ns;
     shut_door(l, (from_ns > l->door_ns ? from_ns : l->door_ns) + took_ns * DOOR_SHARE);
@@ -253,7 +227,7 @@ static bool prepare(struct loop *l)
         return false;
     if (!door_is_open(l))
         return true;
-    uint64_t start_ns = cpu_ns();
+    uint64_t start_ns = clock_cpu_ns();
     int slot = clients_prepare(l->c.clients);
     if (slot >= 0)
         arm_client_polls(l, (uint32_t)slot);
@@ -286,7 +260,7 @@ static void on_knock(struct loop *l, uint32_t i, uint32_t generation)
     if (k->generation != generation || !k->armed)
         return;
     l->accept_later = false;
-    uint64_t start_ns = cpu_ns();
+    uint64_t start_ns = clock_cpu_ns();
     bool open = control_polled(l->c.server, i); /* else it is closed */
     charge_end(l, start_ns);
     if (!open)
@@ -300,7 +274,7 @@ static bool hear_next(struct loop *l)
 {
     if (!l->knocks_wait || !door_is_open(l))
         return l->knocks_wait;
-    uint64_t start_ns = cpu_ns();
+    uint64_t start_ns = clock_cpu_ns();
     for (uint32_t i = 0; i < CONTROL_KNOCKS; i++) {
         struct knock *k = &l->c.server->knock[i];
         if (k->fd < 0 || !k->waits || k->closing)
@@ -321,7 +295,7 @@ static void on_accept(struct loop *l)
     int i, n = 0;
     l->accept_armed = false;
     do {
-        uint64_t start_ns = cpu_ns();
+        uint64_t start_ns = clock_cpu_ns();
         i = control_accept(l->c.server, l->now_ns);
         if (i >= 0)
             hear(l, (uint32_t)i);
@@ -372,58 +346,10 @@ static void take_events(struct loop *l)
 
 /* ---- wakes ---- */
 
-static bool slow_bells_may_ring(const struct loop *l)
-{
-    return l->now_ns >= l->bells_ns;
-}
-
-/* The call wakes all who listen at the other end, and how many these are is up to the client. */
-static void ring_bell(struct loop *l, struct client *c)
-{
-    uint64_t start_ns = cpu_ns();
-    waiter_bell(c->bell);
-    uint64_t took_ns = cpu_ns() - start_ns;
-    if (took_ns <= CROWD_NS)
-        return;
-    c->bell_slow = true;
-    l->bells_ns = clock_ns() + took_ns * (BELLS_SHARE - 1);
-}
-
-/* Those that have been slow once have a sixteenth of the time, all together and in turn. One that was
- * so by chance waits only while another is. */
-static void ring_owed(struct loop *l)
-{
-    const struct clients *cs = l->c.clients;
-    if (!l->bells_owed || !slow_bells_may_ring(l))
-        return;
-    l->bells_owed = false;
-    for (uint32_t i = 0, first = l->bell_first; i < cs->high; i++) {
-        uint32_t slot = (first + i) % cs->high;
-        struct client *c = &cs->slots[slot];
-        if (!c->bell_owed || c->state != CLIENT_LIVE)
-            continue;
-        l->bells_owed = !slow_bells_may_ring(l);
-        if (l->bells_owed)
-            return;
-        c->bell_owed = false;
-        l->bell_first = slot + 1;
-        if (ring_wants_wake(&c->ring) == LLM_WAIT_BELL)
-            ring_bell(l, c);
-    }
-}
-
-static void wake_at_bell(struct loop *l, struct client *c)
-{
-    if (c->bell_slow)
-        c->bell_owed = l->bells_owed = true;
-    else
-        ring_bell(l, c);
-}
-
 static void wake_client(struct loop *l, struct client *c, bool few)
 {
     if (c->wait == LLM_WAIT_BELL)
-        wake_at_bell(l, c);
+        bells_ring(&l->bells, c);
     else if (few)
         waiter_wake(&c->ring.down->cq_tail);
     else
@@ -436,7 +362,7 @@ static void publish_and_wake(struct loop *l)
     clients_publish(cs);
     for (uint32_t i = 0; i < cs->n_wake; i++)
         wake_client(l, &cs->slots[cs->wake[i]], cs->n_wake <= WAITER_FEW);
-    ring_owed(l);
+    bells_tick(&l->bells, cs, l->now_ns);
     while (cs->n_leaving)
         let_go(l, cs->leaving[--cs->n_leaving]);
     arm_door(l);
@@ -517,19 +443,12 @@ static void sleep_armed(struct loop *l, uint64_t timeout_ns)
         STATS_ADD(l->c.stats, backstop_rescues, 1);
 }
 
-/* A bell that is owed is rung in its time. */
-static uint64_t until_bells(const struct loop *l, uint64_t timeout_ns)
-{
-    uint64_t now_ns = clock_ns(), left_ns = l->bells_ns > now_ns ? l->bells_ns - now_ns : 0;
-    return l->bells_owed && left_ns < timeout_ns ? left_ns : timeout_ns;
-}
-
 static void nap(struct loop *l, uint64_t timeout_ns)
 {
     l->c.ops->rest(l->c.gpu);
     ring_arm_all(l->c.pulse);
     if (!clients_arm(l->c.clients) && !l->w->ops->pending(l->w))
-        sleep_armed(l, until_bells(l, timeout_ns));
+        sleep_armed(l, bells_until(&l->bells, timeout_ns));
     clients_disarm(l->c.clients);
     ring_disarm_all(l->c.pulse);
     l->now_ns = clock_ns();

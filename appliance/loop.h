@@ -2,8 +2,8 @@
  *
  *     take what was submitted -> a step while there is work -> publish, E2 -> wake those who sleep
  *
- * While there is work a round makes no system call, but one when a sleeping client has news.
- * Completions (a socket's end, a signal) are seen in memory (waiter.h).
+ * While there is work a round makes no system call, but those that wake sleeping clients which have
+ * news: one each, or one for all futexes where they are many (waiter.h). Completions (a socket's end, a signal) are seen in memory (waiter.h).
  *
  * With no work the loop looks on for idle_spin_us, then sleeps:
  *

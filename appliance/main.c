@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -21,6 +20,7 @@
 #include "../gpu/cpu/pages_trial.h"
 #include "board.h"
 #include "clients.h"
+#include "clock.h"
 #include "control_server.h"
 #include "heap.h"
 #include "limits.h"
@@ -66,13 +66,6 @@ struct appliance {
     struct engine *engine;
     struct loop *loop;
 };
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* What was done since the last lap was `part`. */
 static void lap(struct stopwatch *w, const char *part)
