@@ -477,8 +477,6 @@ static bool can_go_on(const struct loop *l)
 static void let_requests_end(struct loop *l)
 {
     uint64_t end = l->now_ns + (uint64_t)l->c.drain_timeout_ms * 1000000;
-    clients_sweep(l->c.clients);
-    engine_refuse_new(l->c.engine);
     while (engine_has_work(l->c.engine) && can_go_on(l) && !signals_stop_now() && l->now_ns < end)
         work_or_nap(l);
 }
@@ -499,7 +497,9 @@ static void drain(struct loop *l)
     l->draining = true;
     if (l->c.hooks.stopping)
         l->c.hooks.stopping(l->c.hooks.context);
-    set_state(l, LLM_STATE_DRAINING);
+    clients_sweep(l->c.clients);
+    engine_refuse_new(l->c.engine);
+    set_state(l, LLM_STATE_DRAINING); /* who sees it is refused for certain */
     clients_turn_away(l->c.clients, &stopping);
     let_requests_end(l);
     cancel_the_rest(l);

@@ -1,7 +1,7 @@
 /* test_speculation.c - speculation from the command line through rings, engine and device, on SmolLM2: a
  * prompt whose answer repeats it brings the same text, tokens and log-probabilities, and drafts hold;
  * a request may have it where the engine does not by default, and the other way round. (Whether a draft
- * pays depends on the machine and the build; the first one of an engine is a try in any case.)
+ * pays depends on the machine and the build; the first one of an engine is a try in any case, but where the machine is busy it may not be taken.)
  */
 #include "llmctl_rig.h"
 
@@ -43,6 +43,15 @@ static void expect_pair(const char *lines)
     json_decref(all);
 }
 
+/* Where steps take now this long, now that, no draft promises to pay: until one did. */
+static void expect_pair_with_drafts(const char *lines)
+{
+    for (int i = 0; i < 20 && !accepted(); i++)
+        expect_pair(lines);
+    int64_t before = accepted();
+    assert_true(before > 0 && drafted() >= before);
+}
+
 static void a_request_switches_it_on(void **state)
 {
     (void)state;
@@ -50,9 +59,7 @@ static void a_request_switches_it_on(void **state)
                  NULL);
     json_decref(ctl_lines(LINE("") LINE(", \"speculative\": \"off\""), ""));
     assert_int_equal(drafted(), 0);
-    expect_pair(LINE("") LINE(", \"speculative\": \"ngram\""));
-    int64_t before = accepted();
-    assert_true(before > 0 && drafted() >= before);
+    expect_pair_with_drafts(LINE("") LINE(", \"speculative\": \"ngram\""));
     expect_pair(LINE(", \"temperature\": 0.7, \"seed\": 5, \"top_p\": 0.9")
                     LINE(", \"temperature\": 0.7, \"seed\": 5, \"top_p\": 0.9, \"speculative\": "
                          "\"ngram\""));
@@ -60,7 +67,7 @@ static void a_request_switches_it_on(void **state)
                     LINE(", \"frequency_penalty\": 0.3, \"top_logprobs\": 3, \"stop\": "
                          "\"celsius\", \"speculative\": \"ngram\""));
 
-    before = drafted();
+    int64_t before = drafted();
     char *plain =
         ctl_text(0, "complete 'one two three, one two three, one two' -n 40 --ignore-eos");
     assert_int_equal(drafted(), before);
@@ -79,8 +86,7 @@ static void a_request_switches_it_off(void **state)
                  "--speculative", "ngram", "--speculative-tokens", "4", NULL);
     json_decref(ctl_lines(LINE(", \"speculative\": \"off\""), ""));
     assert_int_equal(drafted(), 0);
-    expect_pair(LINE(", \"speculative\": \"off\"") LINE(""));
-    assert_true(accepted() > 0 && drafted() >= accepted());
+    expect_pair_with_drafts(LINE(", \"speculative\": \"off\"") LINE(""));
     assert_true(drafted() <= 4 * engine_figure(&engine, "spec_drafts"));
 
     /* several choices, each by itself */
