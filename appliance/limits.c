@@ -58,13 +58,14 @@ int limits_descriptors(uint32_t max_clients, struct fail *f)
     if (have >= need)
         return 0;
     uint64_t fits = have > rest ? (have - rest) / OF_A_CLIENT : 0;
-    char or [64] = "";
+    char fewer[64] = "";
     if (fits)
-        snprintf(or, sizeof or, ", or pass --max-clients %llu or less", (unsigned long long)fits);
+        snprintf(fewer, sizeof fewer, ", or pass --max-clients %llu or less",
+                 (unsigned long long)fits);
     return fail(f, -EMFILE,
                 "--max-clients %u needs %llu descriptors and this process may open %llu: raise the "
                 "limit (ulimit -n, LimitNOFILE=)%s",
-                max_clients, (unsigned long long)need, (unsigned long long)have, or);
+                max_clients, (unsigned long long)need, (unsigned long long)have, fewer);
 }
 
 /* ---- locked memory ---- */

@@ -59,27 +59,6 @@ static int finish(void **state)
     return engine_stop(&engine);
 }
 
-static void submit(struct hand *h, uint32_t max_tokens)
-{
-    static const int32_t prompt[5] = {1, 2, 3, 4, 5};
-    int32_t *to = ring_reserve(&h->ring, 5);
-    struct llm_sqe *q = ring_next(&h->ring, 1);
-    assert_true(to && q);
-    memcpy(to, prompt, sizeof prompt);
-    q->user_data = 7;
-    q->op = LLM_OP_GENERATE;
-    q->flags = LLM_SQE_IGNORE_EOS;
-    q->tokens_off = h->ring.reserved_at % h->ring.arena_bytes;
-    q->tokens_len = 5;
-    q->max_tokens = max_tokens;
-    q->choices = 1;
-    q->top_p = 1;
-    q->repetition = 1;
-    ring_commit(&h->ring, 1);
-    if (ring_submit(&h->ring))
-        hand_wake(&h->up->sq_tail);
-}
-
 /* Until a wake, for 20 s. */
 static bool woken_on_futex(struct hand *h, uint32_t expected)
 {
@@ -117,27 +96,18 @@ static void take_asleep(struct hand *h, enum llm_wait way)
     assert_int_equal(cqe.type, LLM_CQE_DONE);
 }
 
-static void take_awake(struct hand *h)
-{
-    struct llm_cqe cqe;
-    do
-        assert_true(hand_take(h, &cqe));
-    while (cqe.type == LLM_CQE_TOKENS);
-    assert_int_equal(cqe.type, LLM_CQE_DONE);
-}
-
 /* The others get a token in each step in which the sleeper does, and are woken then. */
 static void sleep_among(int n, enum llm_wait way)
 {
     uint64_t wakes = order_read64(&board->wakes);
     for (int i = 1; i <= n; i++) {
         order_set(&hands[i].up->cq_wait, i % 3 ? LLM_WAIT_FUTEX : LLM_WAIT_BELL);
-        submit(&hands[i], COMPANY_TOKENS);
+        hand_generate(&hands[i], COMPANY_TOKENS);
     }
-    submit(&hands[0], TOKENS);
+    hand_generate(&hands[0], TOKENS);
     take_asleep(&hands[0], way);
     for (int i = 1; i <= n; i++) {
-        take_awake(&hands[i]);
+        hand_take_all(&hands[i]);
         order_set(&hands[i].up->cq_wait, LLM_WAIT_NONE);
     }
     assert_true(order_read64(&board->wakes) - wakes >= (uint64_t)n * TOKENS / 2);

@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/socket.h>
 
 enum { CROWDS = 4, CROWD = 20000, BATCH = 4096, REQUESTS = 8, TOKENS = 200, BELL = 4 };
@@ -81,36 +80,6 @@ static void *listen_there(void *unused)
     return NULL;
 }
 
-static void submit(void)
-{
-    static const int32_t prompt[5] = {1, 2, 3, 4, 5};
-    int32_t *to = ring_reserve(&hostile.ring, 5);
-    struct llm_sqe *q = ring_next(&hostile.ring, 1);
-    assert_true(to && q);
-    memcpy(to, prompt, sizeof prompt);
-    q->user_data = 7;
-    q->op = LLM_OP_GENERATE;
-    q->flags = LLM_SQE_IGNORE_EOS;
-    q->tokens_off = hostile.ring.reserved_at % hostile.ring.arena_bytes;
-    q->tokens_len = 5;
-    q->max_tokens = TOKENS;
-    q->choices = 1;
-    q->top_p = 1;
-    q->repetition = 1;
-    ring_commit(&hostile.ring, 1);
-    if (ring_submit(&hostile.ring))
-        hand_wake(&hostile.up->sq_tail);
-}
-
-static void take_all(void)
-{
-    struct llm_cqe cqe;
-    do
-        assert_true(hand_take(&hostile, &cqe));
-    while (cqe.type == LLM_CQE_TOKENS);
-    assert_int_equal(cqe.type, LLM_CQE_DONE);
-}
-
 /* Whoever says that it sleeps, with nothing to take, is rung for what comes then. */
 static void expect_a_ring(void)
 {
@@ -137,8 +106,8 @@ static void it_is_rung_rarely(void **state)
     assert_int_equal(pthread_create(&listener, NULL, listen_there, NULL), 0);
     order_set(&hostile.up->cq_wait, LLM_WAIT_BELL);
     for (int i = 0; i < REQUESTS; i++) {
-        submit();
-        take_all();
+        hand_generate(&hostile, TOKENS);
+        hand_take_all(&hostile);
     }
     unsigned n = atomic_load(&rings);
     print_message("%u rings for %d tokens\n", n, REQUESTS * TOKENS);

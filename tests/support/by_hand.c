@@ -147,6 +147,36 @@ bool hand_take(struct hand *h, struct llm_cqe *cqe)
     return true;
 }
 
+void hand_generate(struct hand *h, uint32_t max_tokens)
+{
+    static const int32_t prompt[5] = {1, 2, 3, 4, 5};
+    int32_t *to = ring_reserve(&h->ring, 5);
+    struct llm_sqe *q = ring_next(&h->ring, 1);
+    assert_true(to && q);
+    memcpy(to, prompt, sizeof prompt);
+    q->user_data = 7;
+    q->op = LLM_OP_GENERATE;
+    q->flags = LLM_SQE_IGNORE_EOS;
+    q->tokens_off = h->ring.reserved_at % h->ring.arena_bytes;
+    q->tokens_len = 5;
+    q->max_tokens = max_tokens;
+    q->choices = 1;
+    q->top_p = 1;
+    q->repetition = 1;
+    ring_commit(&h->ring, 1);
+    if (ring_submit(&h->ring))
+        hand_wake(&h->up->sq_tail);
+}
+
+void hand_take_all(struct hand *h)
+{
+    struct llm_cqe cqe;
+    do
+        assert_true(hand_take(h, &cqe));
+    while (cqe.type == LLM_CQE_TOKENS);
+    assert_int_equal(cqe.type, LLM_CQE_DONE);
+}
+
 bool hand_nop(struct hand *h)
 {
     struct llm_cqe cqe;

@@ -55,6 +55,9 @@ const struct llm_board *hand_board(const char *instance);
 bool hand_until(const order_u64 *figure, uint64_t value);
 
 /* These fail the test. */
+/* Submits GENERATE of a prompt of five tokens, with ends of sequence ignored, and wakes the engine. */
+void hand_generate(struct hand *h, uint32_t max_tokens);
+void hand_take_all(struct hand *h); /* the completions of a request, to its DONE */
 void hand_expect_reject(int fd, int code, const char *sentence);
 void hand_expect_end(int fd); /* and closes it */
 /* The engine says why, and has closed the socket; the channel is closed. */
